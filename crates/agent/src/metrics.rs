@@ -93,7 +93,7 @@ pub const FAMILIES: &[Family] = &[
     Family::counter(
         "weft_agent_open_reads",
         &["outcome"],
-        "Reads of data blocks here that are open for updates in place: `served`, `unchanged` (the reader had the last version), `closed` (the block is not open any more, or cannot be read), `undecided` (an update's outcome was not known in time, or the term not confirmed), or `refused` (too many, or invalid). What is not served is read from the settled stripe.",
+        "Reads of data blocks here that are open for updates in place: `served`, `unchanged` (the reader had the last version), `closed` (the block is not open any more), `unreadable` (its bytes there are damaged), `undecided` (an update's outcome was not known in time, or the term not confirmed), or `refused` (too many, or invalid). What is not served is read from the settled stripe.",
     ),
     Family::gauge(
         "weft_agent_update_journal_fill",

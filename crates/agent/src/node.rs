@@ -222,18 +222,24 @@ impl Node {
 
     /// Opens the journal of updates of a disk for as long as there is one. Returns false if the agent stops.
     async fn start_journal(&self, number: usize, disk: impl Fn() -> Option<JournalledDisk>) -> bool {
+        let start = || disk().map(|disk| self.updates.start_disk(number, disk, self.draw(|random| random.random())));
+        self.until_done("cannot open a journal of updates: the disk is not used until it can be opened", start).await
+    }
+
+    /// Tries something again and again until it succeeds, or `attempt` says that it is not needed any more; logs each new reason why it does
+    /// not. Returns false if the agent stops.
+    async fn until_done<F: Future<Output = Result<()>>>(&self, fails: &str, attempt: impl Fn() -> Option<F>) -> bool {
         let mut complaint = String::new();
-        while let Some(disk) = disk() {
-            let start = self.updates.start_disk(number, disk, self.draw(|random| random.random()));
-            let started = tokio::select! {
+        while let Some(tried) = attempt() {
+            let done = tokio::select! {
                 biased;
                 () = self.stopped() => return false,
-                started = start => started,
+                done = tried => done,
             };
-            match started {
+            match done {
                 Ok(()) => return true,
                 Err(error) if error.message != complaint => {
-                    tracing::error!(%error, "cannot open a journal of updates: the disk is not used until it can be opened");
+                    tracing::error!(%error, "{fails}");
                     complaint = error.message;
                 }
                 Err(_) => {}
@@ -270,33 +276,21 @@ impl Node {
 
     /// A disk that this node did not know joins.
     async fn join_own(self: Arc<Self>, disks: Arc<Disks>, number: usize) {
-        if !self.start_journal(number, || disks.joining(number)).await {
-            return;
+        if self.start_journal(number, || disks.joining(number)).await {
+            let take_in = || disks.joining(number).map(|_| self.take_in(&disks, number));
+            self.until_done("a disk that was used before cannot join: trying again and again", take_in).await;
         }
-        let mut complaint = String::new();
-        while disks.joining(number).is_some() {
-            let (path, id) = (disks.path(number).display().to_string(), disks.id(number).to_owned());
-            let state = Arc::clone(&self.state);
-            // Before it is used: without its id, an empty mount point could later be taken for a new disk.
-            let remember = move || state.update(|memory| drop(memory.disks.insert(path, id)));
-            match self.seams.disk_mode.run(remember).await {
-                Ok(()) => {
-                    disks.joined(number);
-                    tracing::info!(disk = %disks.path(number).display(), "took a disk in that was used before");
-                    return;
-                }
-                Err(error) if error.message != complaint => {
-                    tracing::error!(%error, "a disk that was used before cannot join: trying again and again");
-                    complaint = error.message;
-                }
-                Err(_) => {}
-            }
-            tokio::select! {
-                biased;
-                () = self.stopped() => return,
-                () = sleep(LATE_PAUSE) => {}
-            }
-        }
+    }
+
+    /// Takes a disk in whose journal is open.
+    async fn take_in(&self, disks: &Disks, number: usize) -> Result<()> {
+        let (path, id) = (disks.path(number).display().to_string(), disks.id(number).to_owned());
+        let state = Arc::clone(&self.state);
+        // Before it is used: without its id, an empty mount point could later be taken for a new disk.
+        self.seams.disk_mode.run(move || state.update(|memory| drop(memory.disks.insert(path, id)))).await?;
+        disks.joined(number);
+        tracing::info!(disk = %disks.path(number).display(), "took a disk in that was used before");
+        Ok(())
     }
 
     fn has_opened(&self, disks: &Disks, number: usize, found: Result<Result<Found>, JoinError>) -> Result<()> {

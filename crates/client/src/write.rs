@@ -82,6 +82,8 @@ pub struct Wrote {
     pub offset: u64,
     /// The bytes that were written.
     pub bytes: u64,
+    /// Of these, those by which the object has grown.
+    pub appended_bytes: u64,
     /// The updates, each of which was atomic.
     pub updates: u64,
 }

@@ -21,6 +21,8 @@ pub struct Drain<'a> {
     pub reserve_bytes: u64,
     /// Whether any policy spreads stripes over racks.
     pub by_rack: bool,
+    /// On how many nodes a stripe is whose data have copies, at most; 0: none have.
+    pub copies_on: usize,
 }
 
 /// What speaks against a drain.
@@ -86,14 +88,21 @@ impl Drain<'_> {
 
     fn lacks_nodes(self, after: &View, codes: &[SharedCode]) -> Option<String> {
         // Those that are only down come back.
-        let left = Racks::of(after).nodes();
-        let widest = codes.iter().max_by_key(|code| code.n()).filter(|code| code.n() > left)?;
-        Some(format!(
-            "{} puts the blocks of a stripe on {} different nodes, and without {} only {left} can keep blocks: add nodes first",
-            widest.spec(),
-            widest.n(),
-            self.node.record.name
-        ))
+        let (left, name) = (Racks::of(after).nodes(), &self.node.record.name);
+        if let Some(widest) = codes.iter().max_by_key(|code| code.n()).filter(|code| code.n() > left) {
+            return Some(format!(
+                "{} puts the blocks of a stripe on {} different nodes, and without {name} only {left} can keep blocks: add nodes first",
+                widest.spec(),
+                widest.n(),
+            ));
+        }
+        (self.copies_on > left).then(|| {
+            format!(
+                "stripes with copies are on {} different nodes, and without {name} only {left} can keep blocks: add nodes first, or drop copies \
+                 (`weft policy cool`)",
+                self.copies_on
+            )
+        })
     }
 
     /// Compares the space that is used there with the free space elsewhere. Where disks share a file system with others, it is not known what
@@ -147,7 +156,7 @@ mod tests {
     fn check(view: &View, specs: &[&str], force: bool) -> Result<Vec<String>> {
         let last = *view.nodes.keys().last().unwrap();
         let status = MemberStatus { up: view.nodes[&last].up, ..member(last.0, "", None) };
-        Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true }.check(view, &codes(specs), force)
+        Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true, copies_on: 0 }.check(view, &codes(specs), force)
     }
 
     fn view(nodes: u32) -> View {
@@ -166,8 +175,8 @@ mod tests {
         assert_eq!(check(&view(6), &["rs(2,1)"], false), Ok(vec![]), "a code without objects needs no nodes");
         assert!(check(&view(6), &["rs(4,2)"], true).unwrap()[0].contains(says));
         let status = member(6, "", None);
-        let obstacles =
-            Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true }.obstacles(&view(6), &codes(&["rs(4,2)"]));
+        let obstacles = Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true, copies_on: 0 }
+            .obstacles(&view(6), &codes(&["rs(4,2)"]));
         assert!(obstacles.refusals.len() == 1 && obstacles.refusals[0].contains(says) && obstacles.warnings.is_empty());
         let mut down = view(7);
         down.nodes.get_mut(&NodeId(3)).unwrap().up = false;
@@ -176,6 +185,18 @@ mod tests {
         assert!(check(&down, &["rs(4,2)"], false).is_err());
         down.nodes.get_mut(&NodeId(7)).unwrap().up = false;
         assert!(check(&down, &["rs(2,1)"], true).unwrap_err().message.contains("`weft repair node node-7`"));
+    }
+
+    #[test]
+    fn copies_need_other_nodes_too() {
+        let status = member(7, "", None);
+        let refused = |copies_on| {
+            let drain = Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true, copies_on };
+            drain.obstacles(&view(7), &codes(&["rs(2,2)"])).refusals
+        };
+        assert_eq!(refused(6), Vec::<String>::new());
+        let says = "stripes with copies are on 7 different nodes, and without node-7 only 6 can keep blocks";
+        assert!(refused(7)[0].starts_with(says), "{:?}", refused(7));
     }
 
     #[test]
@@ -218,7 +239,7 @@ mod tests {
             moved_to: None,
         };
         status.record.disks = vec![disk(6), disk(60)];
-        let drain = Drain { node: &status, disk: Some(&status.record.disks[1]), reserve_bytes: 0, by_rack: true };
+        let drain = Drain { node: &status, disk: Some(&status.record.disks[1]), reserve_bytes: 0, by_rack: true, copies_on: 0 };
         assert_eq!(drain.check(&view, &codes(&["rs(4,2)"]), false), Ok(vec![]));
         assert!(Drain { disk: None, ..drain }.check(&view, &codes(&["rs(4,2)"]), false).is_err());
     }

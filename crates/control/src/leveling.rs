@@ -6,6 +6,7 @@
 
 use crate::{
     health::BadBlocks,
+    limit::Bounds,
     schedule::{Line, Place},
     view::{DiskView, View},
 };
@@ -298,11 +299,12 @@ impl Leveling {
         traffic
     }
 
-    /// How long the busiest link needs for the moves, in seconds.
-    pub fn least_seconds(&self, network: &Network) -> f64 {
+    /// How long the busiest link needs for the moves, in seconds. `bounds`: the limit on a node's lines.
+    pub fn least_seconds(&self, network: &Network, bounds: impl Fn(NodeId) -> Bounds) -> f64 {
         let seconds = |(node, (up, down)): (NodeId, (u64, u64))| {
             let party = Party::Node(node);
-            (up as f64 / network.up(party)).max(down as f64 / network.down(party))
+            let (up_rate, down_rate) = bounds(node).hold(network.up(party), network.down(party));
+            (up as f64 / up_rate).max(down as f64 / down_rate)
         };
         self.traffic().into_iter().map(seconds).fold(0.0, f64::max)
     }

@@ -100,6 +100,12 @@ impl Bounds {
         [self.up, self.down, self.disk].into_iter().flatten().min()
     }
 
+    /// Rates of a node's uplink and downlink, held to these limits.
+    pub fn hold(&self, up: f64, down: f64) -> (f64, f64) {
+        let held = |rate: f64, bound: Option<u64>| bound.map_or(rate, |bound| rate.min(bound as f64));
+        (held(up, self.up), held(down, self.down))
+    }
+
     /// With the time that follows from the lowest rate of all nodes: links between a slow node and others wait at both ends.
     #[must_use]
     pub fn among(self, lowest: Option<u64>) -> Self {

@@ -4,7 +4,9 @@
 pub(crate) mod explain;
 
 use crate::{departures, shared::Shared};
-use weft_control::{drain::Drain, members::MemberStatus};
+use std::collections::BTreeMap;
+use weft_control::{drain::Drain, members::MemberStatus, placement::nodes_needed};
+use weft_meta::PolicyRecord;
 use weft_proto::v1;
 use weft_types::{DiskRecord, Error, FailureDomain, Home, NodeId, Result};
 
@@ -94,7 +96,29 @@ async fn may_begin(shared: &Shared, status: &MemberStatus, disk: Option<&DiskRec
 async fn of<'a>(shared: &Shared, node: &'a MemberStatus, disk: Option<&'a DiskRecord>) -> Result<Drain<'a>> {
     let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
     let by_rack = policies.iter().any(|policy| policy.failure_domain == FailureDomain::Rack);
-    Ok(Drain { node, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack })
+    let copies_on = copies_on(shared, &policies).await?;
+    Ok(Drain { node, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack, copies_on })
+}
+
+/// On how many nodes the widest stripe with copies is, by the policies of buckets that have objects.
+async fn copies_on(shared: &Shared, policies: &[PolicyRecord]) -> Result<usize> {
+    if policies.iter().all(|policy| policy.replicas < 2) {
+        return Ok(0);
+    }
+    let totals = shared.meta.totals_by_bucket().await.map_err(|error| shared.meta_error(error))?;
+    let buckets = shared.meta.buckets().await.map_err(|error| shared.meta_error(error))?;
+    let of = |name: &str| policies.iter().find(|policy| policy.name == name && policy.replicas > 1);
+    let copied: BTreeMap<&str, &PolicyRecord> =
+        buckets.iter().filter_map(|bucket| of(&bucket.policy).map(|policy| (&*bucket.name, policy))).collect();
+    let mut most = 0;
+    for (bucket, code, _) in &totals {
+        // Objects in another code were not put with this policy.
+        if let Some(policy) = copied.get(&**bucket).filter(|policy| policy.code == *code) {
+            let code = shared.code(code)?;
+            most = most.max(nodes_needed(code.k(), code.n(), policy.replicas));
+        }
+    }
+    Ok(most)
 }
 
 /// What is left on all nodes and disks that are being drained.

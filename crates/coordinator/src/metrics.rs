@@ -48,6 +48,7 @@ impl Scraped for Source {
         all.add("weft_metadata_commits", [], shared.meta.commits());
         of_health(all, &summary);
         of_nodes(all, &statuses, &summary.reply.ailing_disks);
+        of_drains(all, &summary.reply.draining);
         of_repair(all, shared, &summary.reply.healing.unwrap_or_default());
         of_scrub(all, &summary.reply.scrub.unwrap_or_default());
         of_updates(all, shared);
@@ -113,6 +114,13 @@ fn of_nodes(all: &mut Figures, statuses: &[MemberStatus], ailing: &[v1::AilingDi
         }
     }
     states.into_iter().for_each(|(state, nodes)| all.add("weft_nodes", [state], nodes));
+}
+
+fn of_drains(all: &mut Figures, drains: &[v1::Draining]) {
+    // As in `of_nodes`.
+    let mut left: BTreeMap<[&str; 2], u64> = BTreeMap::new();
+    drains.iter().for_each(|it| *left.entry([&*it.name, &*it.path]).or_default() += it.blocks + it.allocations);
+    left.into_iter().for_each(|(labels, blocks)| all.add("weft_draining_blocks", labels, blocks));
 }
 
 fn of_repair(all: &mut Figures, shared: &Shared, healing: &v1::Healing) {

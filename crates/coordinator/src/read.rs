@@ -90,7 +90,7 @@ pub(crate) async fn read_stripe(
         let view = shared.members.view();
         let ask = read.ask(&view, &mut *shared.rng());
         let reply = plan(shared, &ask, &view).and_then(|planned| reply(&planned, None));
-        return reply.map(|reply| v1::ReadStripeReply { at_nodes, ..reply }).map_err(place);
+        return explained(at_nodes, reply).map_err(place);
     }
     until_started(shared, &asked, read, delegation).await.map_err(place)
 }
@@ -288,6 +288,15 @@ async fn begin(
     Ok(reply)
 }
 
+/// How a read would be done. One at the nodes of an open stripe needs no plan, so it is explained also if none can be made.
+fn explained(at_nodes: Option<v1::ReadAtNodes>, planned: Result<v1::ReadStripeReply>) -> Result<v1::ReadStripeReply> {
+    let reply = match planned {
+        Err(_) if at_nodes.is_some() => v1::ReadStripeReply::default(),
+        planned => planned?,
+    };
+    Ok(v1::ReadStripeReply { at_nodes, ..reply })
+}
+
 fn reply(read: &PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStripeReply> {
     let blocks: BTreeSet<u8> = read.delivers.iter().map(|range| range.index).collect();
     let range = |range: &Range| v1::BlockRange { index: range.index.into(), start: range.bytes.start, end: range.bytes.end };
@@ -317,6 +326,19 @@ fn pages(told: Vec<(NodeId, v1::UnitPages)>, stripe: &StripeRecord) -> Vec<v1::U
 mod tests {
     use super::*;
     use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, Seq, StripeId, StripeLayout};
+
+    #[test]
+    fn a_read_at_nodes_is_explained_also_if_no_plan_can_be_made() {
+        let plan = || v1::ReadStripeReply { plan: vec![1], ..v1::ReadStripeReply::default() };
+        let none = || Error::unavailable("too much is lost");
+        let at_nodes = v1::ReadAtNodes { term: 7, ..v1::ReadAtNodes::default() };
+        assert_eq!(explained(None, Ok(plan())), Ok(plan()));
+        assert_eq!(explained(None, Err(none())), Err(none()));
+        let both = explained(Some(at_nodes.clone()), Ok(plan())).unwrap();
+        assert_eq!((both.at_nodes.as_ref(), &both.plan[..]), (Some(&at_nodes), &[1][..]));
+        let only = explained(Some(at_nodes.clone()), Err(none())).unwrap();
+        assert!(only.at_nodes == Some(at_nodes) && only.plan.is_empty());
+    }
 
     #[test]
     fn a_nodes_page_checksums_count_only_for_its_own_blocks_and_are_bounded() {

@@ -4,6 +4,7 @@ use crate::{shared::Shared, show};
 use weft_control::{
     health::{FullPolicy, fits_bytes},
     members::MemberStatus,
+    placement::{described, nodes_needed},
     reserve::{self, Share},
     view::{NodeView, View},
 };
@@ -24,13 +25,15 @@ pub(crate) struct Fits {
 pub(crate) fn fits(shared: &Shared, view: &View, policy: &PolicyRecord) -> Result<Fits> {
     let code = shared.code(&policy.code)?;
     let kept = shared.kept_for_repair(view, code.n());
-    let fits = |kept| fits_bytes(view, code.k(), code.n(), shared.config.disk_reserve.0, kept);
+    // Each further copy is on another node, too.
+    let needed = nodes_needed(code.k(), code.n(), policy.replicas);
+    let fits = |kept| fits_bytes(view, code.k(), needed, shared.config.disk_reserve.0, kept);
     let bytes = fits(kept);
     let has_disk = |node: &&NodeView| node.up && node.takes_blocks();
     let full = || FullPolicy {
         name: policy.name.clone(),
-        code: policy.code.clone(),
-        needed: code.n(),
+        code: described(&policy.code, policy.replicas),
+        needed,
         up: view.nodes.values().filter(has_disk).count(),
         kept: if fits(Share::NONE) > 0 { kept } else { Share::NONE },
     };

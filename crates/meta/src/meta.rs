@@ -3,8 +3,8 @@
 use crate::*;
 use async_trait::async_trait;
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, StripeId, StripeRecord, UploadId,
+    Amount, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork,
+    NodeId, NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, StripeId, StripeRecord, UploadId,
 };
 
 /// The cluster's metadata. Each method is one transaction: when it returns, it is complete and durable, or nothing
@@ -217,8 +217,9 @@ pub trait Meta: UpdateMeta + AppendMeta + Send + Sync {
     async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
     /// Changes the reason of a node's unexpected garbage to removal by a user. Returns the number of blocks.
     async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64>;
-    /// The amount of all garbage, on any node, including garbage that may not be removed yet.
-    async fn garbage_count(&self) -> Result<u64>;
+    /// The amount of all garbage, on any node, including garbage that may not be removed yet; of blocks of unknown length, no bytes. It is
+    /// maintained, so it takes the same time however much there is.
+    async fn garbage_amount(&self) -> Result<Amount>;
     /// Those of `blocks`, found on a node, that the metadata does not know: neither current in a stripe, nor allocated,
     /// nor garbage of that node.
     async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;

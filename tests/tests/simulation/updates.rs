@@ -29,7 +29,7 @@ use weft_client::{
     api::{ObjectReply, Policy},
 };
 use weft_tests::{Acknowledged, Cluster, Deed, Failure, Hand, Shape, Trace, agent_name, check_apart, check_disks, connect};
-use weft_types::Reaction;
+use weft_types::{NodeId, Reaction};
 
 const AGENTS: u32 = 9;
 const KEY: &str = "object";
@@ -66,9 +66,13 @@ enum Trouble {
     Apart,
     /// The object is converted to another layout.
     Conversion,
+    /// All stripes are checked, again and again.
+    Scrubs,
+    /// A node that has a block of the object is drained.
+    Drain,
 }
 
-const TROUBLES: [Trouble; 8] = [
+const TROUBLES: [Trouble; 10] = [
     Trouble::Nothing,
     Trouble::AgentRestarts,
     Trouble::AgentGoes,
@@ -77,6 +81,8 @@ const TROUBLES: [Trouble; 8] = [
     Trouble::BothRestart,
     Trouble::Apart,
     Trouble::Conversion,
+    Trouble::Scrubs,
+    Trouble::Drain,
 ];
 
 #[test]
@@ -153,7 +159,8 @@ fn run(seed: u64, trace: &Trace) -> Result<(), Failure> {
     let objects = Arc::clone(&left);
     cluster.client("client", async move {
         let (client, rng) = (connect(config.clone()).await, StdRng::seed_from_u64(seed));
-        let mut story = Story { client, config, hand, rng, case: Case::of(seed), trace: traced, bytes: Rc::default() };
+        let (case, bytes, drained) = (Case::of(seed), Rc::default(), None);
+        let mut story = Story { client, config, hand, rng, case, trace: traced, bytes, drained };
         story.tell().await?;
         let object = story.client.stat(BUCKET, KEY).await?;
         objects.lock().unwrap_or_else(PoisonError::into_inner).push(object);
@@ -179,6 +186,8 @@ struct Story {
     trace: Trace,
     /// What the object must contain.
     bytes: Rc<RefCell<Vec<u8>>>,
+    /// The node that is being drained.
+    drained: Option<NodeId>,
 }
 
 impl Story {
@@ -207,9 +216,10 @@ impl Story {
         let second = Writing::new(self, 1, other);
         let logs = [Rc::clone(&first.log), Rc::clone(&second.log)];
         let third = connect(ClientConfig { seed: seed ^ 1, ..self.config.clone() }).await;
-        let reader = Reading::new(self, third, logs);
+        let reader = Reading::new(self, third, logs.clone());
         self.begin_trouble().await?;
-        let (_, _, at_nodes) = tokio::try_join!(first.work(), second.work(), reader.work())?;
+        let scrubs = self.scrubs_during(&logs);
+        let (_, _, at_nodes, ()) = tokio::try_join!(first.work(), second.work(), reader.work(), scrubs)?;
         self.note(format_args!("{at_nodes} reads at the nodes of open stripes"));
         if at_nodes == 0 {
             return Err(Failure("no open stripe was read at its nodes".into()));
@@ -220,6 +230,7 @@ impl Story {
         self.hand.idle().await;
         self.until_up(AGENTS).await?;
         self.conversion_ended().await?;
+        self.drain_ended().await?;
         self.compare("when all is over").await?;
         self.until_whole().await?;
         self.check_updates().await?;
@@ -260,8 +271,50 @@ impl Story {
                 let begun = self.client.convert(BUCKET, "", "other", &ConvertOptions::default()).await?;
                 self.note(format_args!("job {} converts the object", begun.id));
             }
+            Trouble::Scrubs => {}
+            Trouble::Drain => {
+                let stripes = self.client.stat(BUCKET, KEY).await?.stripes;
+                self.drained = stripes.iter().flat_map(|stripe| &stripe.blocks).map(|block| NodeId(block.node)).next();
+                if let Some(node) = self.drained {
+                    self.client.drain(node, "", Some(true), false).await?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Checks all stripes until all writes are done, if that is the trouble. Nothing is wrong, whatever the checks meet.
+    async fn scrubs_during(&self, logs: &[Rc<RefCell<Log>>; 2]) -> Result<(), Failure> {
+        while self.case.trouble == Trouble::Scrubs && !logs.iter().all(|log| log.borrow().is_over) {
+            let job = self.client.scrub("", "", None, 0).await?;
+            let ended = self.client.wait_for_job(job.id, |_| {}).await?;
+            let tally = ended.scrubbed.clone().unwrap_or_default().tally.unwrap_or_default();
+            self.note(format_args!("a scrub is {}: {tally:?}", ended.state));
+            if tally.wrong_blocks + tally.inconsistent_stripes > 0 {
+                return Err(Failure(format!("beside writes, a scrub says {ended:?}")));
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Ok(())
+    }
+
+    /// The node that is drained becomes empty. Then it is used again.
+    async fn drain_ended(&mut self) -> Result<(), Failure> {
+        let Some(node) = self.drained.take() else { return Ok(()) };
+        for _ in 0..400 {
+            let left = self.client.drain(node, "", None, false).await?.draining.unwrap_or_default();
+            if left.blocks + left.allocations == 0 {
+                let stripes = self.client.stat(BUCKET, KEY).await?.stripes;
+                let mut blocks = stripes.iter().flat_map(|stripe| stripe.blocks.iter().chain(&stripe.copies));
+                return match blocks.find(|block| block.node == node.0) {
+                    Some(block) => Err(Failure(format!("{node} is said to be empty, and has block {}", block.index))),
+                    None => self.client.drain(node, "", Some(false), false).await.map(drop).map_err(Failure::from),
+                };
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let told = self.client.health().await.map(|health| health.healing);
+        Err(Failure(format!("the drain of {node} does not end: {told:?}")))
     }
 
     fn restart(&mut self, host: &str, within_ms: u64) {

@@ -25,6 +25,8 @@ pub(crate) enum ReadEnd {
     Served,
     Unchanged,
     Closed,
+    /// Its bytes there are damaged.
+    Unreadable,
     Undecided,
     /// The agent has too much to do, or the read is not valid.
     Refused,
@@ -69,11 +71,13 @@ impl Answer {
 }
 
 impl ReadEnd {
-    pub(crate) const ALL: [Self; 5] = [Self::Served, Self::Unchanged, Self::Closed, Self::Undecided, Self::Refused];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Served, Self::Unchanged, Self::Closed, Self::Unreadable, Self::Undecided, Self::Refused];
 
     pub(crate) fn of(refusal: ReadRefusal) -> Self {
         match refusal {
-            ReadRefusal::Closed | ReadRefusal::Unreadable => Self::Closed,
+            ReadRefusal::Closed => Self::Closed,
+            ReadRefusal::Unreadable => Self::Unreadable,
             ReadRefusal::Undecided => Self::Undecided,
             ReadRefusal::Busy | ReadRefusal::Invalid => Self::Refused,
         }
@@ -84,6 +88,7 @@ impl ReadEnd {
             Self::Served => "served",
             Self::Unchanged => "unchanged",
             Self::Closed => "closed",
+            Self::Unreadable => "unreadable",
             Self::Undecided => "undecided",
             Self::Refused => "refused",
         }
@@ -128,5 +133,21 @@ impl Meter {
     /// How many messages were not delivered.
     pub(crate) fn dropped_messages(&self) -> u64 {
         self.dropped.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_bytes_are_counted_apart_from_blocks_that_are_closed() {
+        let meter = Meter::default();
+        for refusal in [ReadRefusal::Unreadable, ReadRefusal::Closed, ReadRefusal::Unreadable, ReadRefusal::Invalid] {
+            meter.read(ReadEnd::of(refusal));
+        }
+        let counts = ReadEnd::ALL.map(|end| (end.name(), meter.reads(end)));
+        let expected = [("served", 0), ("unchanged", 0), ("closed", 1), ("unreadable", 2), ("undecided", 0), ("refused", 1)];
+        assert_eq!(counts, expected);
     }
 }

@@ -50,6 +50,10 @@ struct Plan {
     least_bytes: u64,
     /// How long the busiest link needs, at the rates that are known.
     seconds: f64,
+    /// The limit on repair that is in force; null: none.
+    limit: Option<String>,
+    /// How long the busiest link needs under it; null: there is no limit.
+    limited_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,6 +87,7 @@ impl From<api::BalancePlan> for Plan {
             bytes: it.bytes,
             after_bytes: it.after_bytes,
         };
+        let limit = Some(it.limit).filter(|limit| !limit.is_empty());
         let node = |it: api::NodeTraffic| Traffic {
             node: NodeId(it.node).to_string(),
             name: it.name,
@@ -96,6 +101,8 @@ impl From<api::BalancePlan> for Plan {
             bytes: it.bytes,
             least_bytes: it.least_bytes,
             seconds: it.seconds,
+            limited_seconds: limit.as_ref().map(|_| it.limited_seconds),
+            limit,
         }
     }
 }
@@ -136,6 +143,9 @@ impl Plan {
             human_bytes(self.bytes),
             self.seconds
         );
+        if let (Some(limit), Some(seconds)) = (&self.limit, self.limited_seconds) {
+            let _ = write!(text, "\nunder the limit on repair ({limit}) they need {seconds:.1} s or more");
+        }
         text
     }
 }
@@ -162,10 +172,13 @@ mod tests {
             bytes: 100,
             least_bytes: 100,
             seconds: 1.25,
+            ..api::BalancePlan::default()
         };
         let text = Plan::from(plan.clone()).text();
         assert!(text.contains("a     /d        1000 B  300 B  30.0 %  200 B  20.0 %"), "{text}");
         assert!(text.ends_with("2 blocks (100 B) would move; the links need 1.2 s or more for that"), "{text}");
+        let limited = Plan::from(api::BalancePlan { limit: "50%".into(), limited_seconds: 2.5, ..plan.clone() }).text();
+        assert!(limited.ends_with("or more for that\nunder the limit on repair (50%) they need 2.5 s or more"), "{limited}");
         let nothing = Plan::from(api::BalancePlan { blocks: 0, bytes: 0, nodes: Vec::new(), ..plan.clone() }).text();
         assert!(nothing.ends_with("stripes leave no choice"), "{nothing}");
         assert!(

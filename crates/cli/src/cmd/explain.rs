@@ -82,6 +82,16 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
 
 /// Shows how stripes are read. One that is open for updates has no plan, unless it is settled first: that one is shown with `--json` only.
 pub(super) fn show_read(stripes: Vec<api::ReadStripeReply>, nodes: &[api::Node], output: Output) -> Result<Exit> {
+    let (plans, open) = parts_of(stripes, output.json);
+    if output.json {
+        return show_saved(&plans, &open, nodes, output);
+    }
+    open.iter().try_for_each(|line| print(line))?;
+    if plans.is_empty() && !open.is_empty() { Ok(Exit::Ok) } else { show_saved(&plans, &[], nodes, output) }
+}
+
+/// The plans to be shown, and a line for each stripe that is read at its nodes. Of such a stripe there may be no plan.
+fn parts_of(stripes: Vec<api::ReadStripeReply>, json: bool) -> (Vec<Vec<u8>>, Vec<String>) {
     let (mut plans, mut open, all) = (Vec::new(), Vec::new(), stripes.len());
     for (stripe, at) in stripes.into_iter().zip(1..) {
         if let Some(at_nodes) = &stripe.at_nodes {
@@ -89,15 +99,11 @@ pub(super) fn show_read(stripes: Vec<api::ReadStripeReply>, nodes: &[api::Node],
             let which = if all > 1 { format!("stripe {at} of {all} is ") } else { String::new() };
             open.push(format!("{which}open for updates: read at its data nodes ({})", names.join(", ")));
         }
-        if stripe.at_nodes.is_none() || output.json {
+        if stripe.at_nodes.is_none() || json && !stripe.plan.is_empty() {
             plans.push(stripe.plan);
         }
     }
-    if output.json {
-        return show_saved(&plans, &open, nodes, output);
-    }
-    open.iter().try_for_each(|line| print(line))?;
-    if plans.is_empty() && !open.is_empty() { Ok(Exit::Ok) } else { show_saved(&plans, &[], nodes, output) }
+    (plans, open)
 }
 
 /// Whether there was a choice of schemes or of helpers.
@@ -171,4 +177,22 @@ pub(super) fn read_saved(text: &str) -> Result<Vec<Saved>> {
         return Err(Error::invalid(format!("not a saved plan: it is empty; {PASS}")));
     }
     Ok(saved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stripe_that_is_read_at_its_nodes_may_have_no_plan() {
+        let at_node = |name: &str| api::ReadAtNode { name: name.into(), ..api::ReadAtNode::default() };
+        let at_nodes = Some(api::ReadAtNodes { blocks: vec![at_node("a"), at_node("b")], ..api::ReadAtNodes::default() });
+        let stripe =
+            |at_nodes, plan: &[u8]| api::ReadStripeReply { at_nodes, plan: plan.to_vec(), ..api::ReadStripeReply::default() };
+        let stripes = || vec![stripe(at_nodes.clone(), b""), stripe(at_nodes.clone(), b"1"), stripe(None, b"2")];
+        let (plans, open) = parts_of(stripes(), true);
+        assert_eq!(plans, [b"1".to_vec(), b"2".to_vec()]);
+        assert_eq!(open[0], "stripe 1 of 3 is open for updates: read at its data nodes (a, b)");
+        assert_eq!((parts_of(stripes(), false).0, open.len()), (vec![b"2".to_vec()], 2));
+    }
 }

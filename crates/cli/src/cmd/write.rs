@@ -94,6 +94,8 @@ struct Written {
     version: u64,
     offset: u64,
     bytes: u64,
+    /// Of these, those by which the object has grown.
+    appended_bytes: u64,
     /// Each was atomic.
     updates: u64,
     seconds: f64,
@@ -139,8 +141,8 @@ impl Write {
             true => Error { message: format!("{}: {log}", error.message), ..error },
             false => error,
         })?;
-        let Wrote { object, version, offset, bytes, updates } = wrote;
-        output.result(&Written { object, version, offset, bytes, updates, seconds }, text).map(|()| Exit::Ok)
+        let Wrote { object, version, offset, bytes, appended_bytes, updates } = wrote;
+        output.result(&Written { object, version, offset, bytes, appended_bytes, updates, seconds }, text).map(|()| Exit::Ok)
     }
 
     fn options(&self, size: Option<u64>) -> Result<WriteOptions> {

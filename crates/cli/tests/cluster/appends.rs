@@ -37,6 +37,7 @@ fn bytes_are_appended_until_the_last_stripe_is_full() {
         let (more, file) = new(len, seed);
         let wrote = cluster.json(&["write", path(&file), "data", "--append"]);
         assert_eq!((&wrote["offset"], &wrote["bytes"]), (&content.len().into(), &len.into()));
+        assert_eq!(wrote["appended_bytes"], wrote["bytes"]);
         content.extend_from_slice(&more);
         assert_eq!(size(&cluster), content.len() as u64);
         cluster.expect("data", &content, &[]);
@@ -46,6 +47,7 @@ fn bytes_are_appended_until_the_last_stripe_is_full() {
     let from = content.len() - 30_000;
     let wrote = cluster.json(&["write", path(&file), "data", "--offset", &from.to_string()]);
     assert_eq!((&wrote["offset"], &wrote["bytes"]), (&from.into(), &80_000.into()));
+    assert_eq!(wrote["appended_bytes"], 50_000);
     content.truncate(from);
     content.extend_from_slice(&more);
     cluster.expect("data", &content, &[]);

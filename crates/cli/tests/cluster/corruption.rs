@@ -55,6 +55,39 @@ fn damage_on_a_disk_is_found_named_read_around_and_mended() {
     }
 }
 
+#[test]
+fn one_command_rebuilds_all_that_objects_lack() {
+    let cluster = Setup::nodes(8).up();
+    let keys = ["o0", "o1", "o2"];
+    let content = bytes(4 << 20, 3);
+    keys.iter().for_each(|key| drop(cluster.put(key, &content, &CODING).ok()));
+    // A block of one object is corrupt, and all objects with blocks on a node lack these.
+    let blocks = cluster.blocks(keys[0]);
+    flip(&cluster.payload(&blocks[1]), 5000);
+    cluster.expect(keys[0], &content, &[]);
+    let down = &blocks[2].node;
+    cluster.take_down(&[down]);
+    let lacking = keys.iter().filter(|key| cluster.blocks(key).iter().any(|block| block.node == *down)).count();
+    wait_for("all of it to be listed, the most endangered first", || {
+        let listed = cluster.weft(["check", "--json"]).json();
+        let (objects, first) = (listed["objects"].as_array().map(Vec::len), &listed["objects"][0]);
+        objects == Some(lacking)
+            && first["object"] == "default/o0"
+            && [&first["corrupt"], &first["on_down_nodes"], &first["further_losses"]] == [1, 1, 0]
+    });
+    cluster.weft(["check"]).code(9);
+    let repaired = cluster.weft(["check", "--repair", "--json"]).ok().json();
+    assert_eq!(
+        (&repaired["repaired_blocks"], &repaired["failures"]),
+        (&(lacking + 1).into(), &serde_json::json!([])),
+        "{repaired}"
+    );
+    assert_eq!(cluster.weft(["check"]).ok().text(), "no object lacks a block\n");
+    for key in keys {
+        assert_eq!(texts(&cluster.expect(key, &content, &[])["rebuilt"]), "", "{key}");
+    }
+}
+
 /// Bytes that were changed together with their checksums look correct on the disk. The node compares them with the metadata before it
 /// reads them.
 #[test]

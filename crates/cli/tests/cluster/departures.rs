@@ -96,13 +96,15 @@ fn a_drained_node_is_switched_off_and_removed() {
     assert!(state_of("node-03").contains("up, draining"), "{}", state_of("node-03"));
     let drained = cluster.weft(["node", "drain", "node-03"]).ok();
     assert!(drained.text().contains("node-03 is empty: its agent may be stopped"), "{}", drained.text());
+    let left = || crate::metrics::coordinator(&cluster).sum("weft_draining_blocks", &["node=\"node-03\""]);
+    assert_eq!(left(), Some(0.0));
     let status = cluster.weft(["status"]);
     assert!(status.text().contains("drain: node-03 is empty"), "{}", status.text());
     // Three nodes are left, as many as a stripe needs.
     cluster.weft(["node", "drain", "node-01"]).refused(4, &["without node-01 only 2 can keep blocks", "--force"]);
     cluster.take_down(&["node-03"]);
     cluster.weft(["node", "remove", "node-03"]).ok();
-    assert_eq!(cluster.names_listed(), ["node-01", "node-02", "node-04"]);
+    assert_eq!((cluster.names_listed().join(" ").as_str(), left()), ("node-01 node-02 node-04", None));
     cluster.expect("data", &content, &[]);
     cluster.put("more", &content, &CODING).ok();
     cluster.expect("more", &content, &[]);

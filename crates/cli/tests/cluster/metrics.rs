@@ -168,6 +168,22 @@ fn compared(status: &Value, seen: &Scrape) -> Vec<(String, f64, f64)> {
         let of_metrics = seen.value("weft_stripes", &labels.each_ref().map(String::as_str));
         all.push((labels.join(","), bearing["stripes"].as_f64().expect("a number"), of_metrics));
     }
+    let at_risk = at("stripes.by_further_losses").as_array().expect("bearings").iter().filter(|it| it["further_losses"] == 0);
+    let at_risk: f64 = at_risk.filter_map(|it| it["stripes"].as_f64()).sum();
+    all.push(("at risk".to_owned(), at_risk, seen.value("weft_stripes_at_risk", &[])));
+    let of_scrub = |key: &str| at("scrub")[key].as_u64().map_or(0.0, |ms| (ms / 1000) as f64);
+    all.push(("scrub.period_ms".to_owned(), of_scrub("period_ms"), seen.value("weft_scrub_period_seconds", &[])));
+    all.push(("scrub.began_ms".to_owned(), of_scrub("began_ms"), seen.value("weft_scrub_began_timestamp_seconds", &[])));
+    for (key, name) in [("stripes", "weft_scrub_checked_stripes"), ("wrong_blocks", "weft_scrub_wrong_blocks")] {
+        let now = at("scrub")["now"][key].as_f64().unwrap_or(0.0);
+        all.push((format!("scrub.now.{key}"), now, seen.value(name, &["pass=\"current\""])));
+    }
+    let listed = |path: &str| at(path).as_array().unwrap_or_else(|| panic!("{path} is not in {status}")).len() as f64;
+    all.push(("suspect_nodes".to_owned(), listed("suspect_nodes"), seen.value("weft_node_suspect", &[])));
+    all.push(("ailing_disks".to_owned(), listed("ailing_disks"), seen.value("weft_disk_trouble", &[])));
+    let left = |it: &Value| it["blocks"].as_f64().unwrap_or(0.0) + it["allocations"].as_f64().unwrap_or(0.0);
+    let draining: f64 = at("draining").as_array().expect("drains").iter().map(left).sum();
+    all.push(("draining".to_owned(), draining, seen.sum("weft_draining_blocks", &[]).unwrap_or(0.0)));
     let level = format!("level=\"{}\"", at("level").as_str().expect("a level"));
     all.push((level.clone(), 1.0, seen.value("weft_health", &[&level])));
     all.push(("counting".to_owned(), f64::from(u8::from(*at("counting") == true)), seen.value("weft_counting", &[])));

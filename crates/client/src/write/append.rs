@@ -338,6 +338,8 @@ fn room(object: &ObjectReply) -> u64 {
     places.last().map_or(0, |place| (place.offset + place.layout.room_end()).saturating_sub(object.size))
 }
 
+/// So many bytes were appended.
 fn wrote(object: &ObjectReply, bytes: u64, updates: u64) -> Wrote {
-    Wrote { object: format!("{}/{}", object.bucket, object.key), version: object.version, offset: object.size, bytes, updates }
+    let (name, version, offset) = (format!("{}/{}", object.bucket, object.key), object.version, object.size);
+    Wrote { object: name, version, offset, bytes, appended_bytes: bytes, updates }
 }

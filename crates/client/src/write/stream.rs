@@ -45,8 +45,8 @@ pub(super) async fn write(
     let (size, update_bytes) = (options.size, writer.update_bytes);
     let input = Input { reader, at: offset, ahead: BytesMut::new(), has_ended: false, update_bytes, size, read: 0 };
     let updates_max = usize::try_from(UNDER_WAY_BYTES_MAX / update_bytes).unwrap_or(UPDATES_MAX).clamp(1, UPDATES_MAX);
-    let mut wrote =
-        Wrote { object: format!("{}/{}", target.bucket, target.key), version: target.version, offset, bytes: 0, updates: 0 };
+    let object = format!("{}/{}", target.bucket, target.key);
+    let mut wrote = Wrote { object, version: target.version, offset, bytes: 0, appended_bytes: 0, updates: 0 };
     let (mut reading, mut failed) = (Some(input.read(target)), None);
     // Boxed, for otherwise the compiler cannot tell that a write can be spawned.
     let mut writing: FuturesUnordered<BoxFuture<'_, Result<(u64, u64)>>> = FuturesUnordered::new();

@@ -82,11 +82,10 @@ impl Forecast {
 
     /// The link that needs longest for its share: the whole takes at least that long. `bounds`: the limit on a node's lines.
     pub fn busiest(&self, network: &Network, bounds: impl Fn(NodeId) -> Bounds) -> Option<Busiest> {
-        let bounded = |rate: f64, bound: Option<u64>| bound.map_or(rate, |bound| rate.min(bound as f64));
         let rates = |at: &Place| match at {
             Place::Node(node) => {
-                let (party, bounds) = (Party::Node(*node), bounds(*node));
-                (bounded(network.up(party), bounds.up), bounded(network.down(party), bounds.down))
+                let party = Party::Node(*node);
+                bounds(*node).hold(network.up(party), network.down(party))
             }
             Place::Rack(rack) => {
                 let rate = |rates: &BTreeMap<String, f64>| rates.get(&**rack).copied().unwrap_or(f64::INFINITY);

@@ -93,8 +93,11 @@ fn nodes_that_join_empty_take_their_share_and_no_byte_moves_in_vain() {
     let traffic = leveling.traffic();
     assert_eq!(traffic.values().map(|(up, _)| up).sum::<u64>(), bytes);
     assert!((14..=16).all(|node| traffic[&NodeId(node)].0 == 0), "new ones only receive");
-    let seconds = leveling.least_seconds(&Network::uniform(BLOCK_LEN as f64));
+    let network = Network::uniform(BLOCK_LEN as f64);
+    let seconds = leveling.least_seconds(&network, |_| Bounds::default());
     assert!((seconds - (blocks as f64 / 3.0)).abs() < 0.02 * seconds, "three downlinks: {seconds} s for {blocks} blocks");
+    let half = |_| Bounds { down: Some(BLOCK_LEN / 2), up: Some(2 * BLOCK_LEN), ..Bounds::default() };
+    assert_eq!(leveling.least_seconds(&network, half), 2.0 * seconds);
     moved(&mut all, &leveling.into_moves());
     let after = deviation(&all, &view);
     println!("moved {:.3} x the least; deviation {before:.3} before, {after:.4} after", bytes as f64 / least as f64);

@@ -33,7 +33,7 @@ const OBJECTS_MAX: usize = 1_024;
 /// What a drain would do now.
 pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::DrainRequest) -> Result<v1::DrainPlan> {
     let busy = |_| {
-        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs and drains are being explained: try again in a moment"))
+        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"))
     };
     let _turn = shared.jobs.explaining.try_acquire().map_err(busy)?;
     shared.until_nodes_are_back().await;

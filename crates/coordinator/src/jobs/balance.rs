@@ -10,6 +10,7 @@ use super::{
     runner::{Passes, Runner},
 };
 use crate::{
+    limit,
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
@@ -23,6 +24,7 @@ use weft_control::{
     health::BadBlocks,
     job::{Again, Counted, Passed},
     leveling::{Level, Leveling, Move, Moves, Stored, Tolerances},
+    node_repair::EXPLAINED_AT_ONCE_MAX,
     options::RepairOptions,
     rebuild::{Answers, Destination, Lost, Needed, Rebuilt, Request},
     schedule::STRIPES_PER_NODE,
@@ -56,10 +58,17 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::BalanceRequest) -> R
 /// What such a job would do now.
 pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) -> Result<v1::BalancePlan> {
     validate::jobs::balance(asked)?;
+    let busy = |_| {
+        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"))
+    };
+    let _turn = shared.jobs.explaining.try_acquire().map_err(busy)?;
     shared.until_nodes_are_back().await;
     let leveling = planned(shared).await?;
     let view = shared.members.view();
-    let traffic = leveling.traffic();
+    let (traffic, network) = (leveling.traffic(), shared.network_of_helpers());
+    let busiest = traffic.values().map(|(sends, receives)| *sends.max(receives)).max().unwrap_or(0);
+    let (limit, bounds) = limit::in_force(shared, busiest);
+    let limited_seconds = if limit.is_empty() { 0.0 } else { leveling.least_seconds(&network, bounds) };
     let disk = |level: &Level| {
         let disk = view.disk(level.home);
         v1::DiskLevel {
@@ -85,7 +94,9 @@ pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) ->
         blocks,
         bytes,
         least_bytes: leveling.least_bytes(),
-        seconds: leveling.least_seconds(&shared.network_of_helpers()),
+        seconds: leveling.least_seconds(&network, |_| limit::Bounds::default()),
+        limit,
+        limited_seconds,
     })
 }
 

@@ -13,7 +13,7 @@ use weft_types::{JobId, JobState};
 #[derive(Debug)]
 pub(crate) struct Jobs {
     running: Mutex<BTreeMap<JobId, Arc<Control>>>,
-    /// A turn for each repair or drain that is explained.
+    /// A turn for each repair, drain or balance that is explained.
     pub(crate) explaining: Arc<Semaphore>,
     /// Serialises changes of jobs' states, so that the last change reported is the last one written.
     pub(super) changing: tokio::sync::Mutex<()>,

@@ -57,6 +57,12 @@ pub const FAMILIES: &[Family] = &[
         &["node", "disk", "trouble"],
         "Whether a disk that works is `slow` or `failing`: 1 or 0 (`weft node disk ls` says why).",
     ),
+    Family::gauge(
+        "weft_draining_blocks",
+        &["node", "disk"],
+        "Blocks that a node that is being drained still has, or, with its directory in `disk`, a disk, and those of puts and repairs that \
+         have not ended there; 0: it may be switched off or taken out. Absent otherwise.",
+    ),
     Family::gauge("weft_space_size_bytes", &[], "Size of all disks that can be used."),
     Family::gauge("weft_space_free_bytes", &[], "Free space of these disks."),
     Family::gauge("weft_space_kept_bytes", &[], "What puts leave free of it, so that the largest node can be rebuilt."),

@@ -128,6 +128,20 @@ fn a_disk_and_its_successor_at_the_same_path_are_one_series() {
     assert!(text.lines().any(|line| line.starts_with("weft_node_suspect{node=\"n\",") && line.ends_with(" 1")), "{text}");
 }
 
+#[test]
+fn what_is_left_of_a_drain_is_told_as_long_as_it_is_on() {
+    let left = |name: &str, path: &str, blocks, allocations| {
+        let (name, path) = (name.into(), path.into());
+        v1::Draining { name, path, blocks, allocations, ..v1::Draining::default() }
+    };
+    let mut figures = Figures::of(GROUPS);
+    of_drains(&mut figures, &[left("n1", "", 7, 1), left("n2", "/a", 0, 0), left("n3", "/a", 2, 0), left("n3", "/a", 3, 0)]);
+    let text = figures.text().unwrap();
+    let series: Vec<&str> = text.lines().filter(|line| line.starts_with("weft_draining_blocks{")).collect();
+    let expected = ["node=\"n1\",disk=\"\"} 8", "node=\"n2\",disk=\"/a\"} 0", "node=\"n3\",disk=\"/a\"} 5"];
+    assert_eq!(series, expected.map(|it| format!("weft_draining_blocks{{{it}")));
+}
+
 /// A scrape reads sums that are kept anyway. The time is that of an unoptimised build, and the least of several, because other programs use
 /// the machine.
 #[tokio::test]
@@ -165,4 +179,10 @@ async fn a_scrape_is_quick_however_many_stripes_have_bad_blocks() {
     }
     println!("a scrape with {STRIPES} stripes with bad blocks, {WAITING} of which wait: {:.1} ms", took.as_secs_f64() * 1e3);
     assert!(took <= SCRAPE_MAX, "a scrape took {took:?}");
+    let begin = processor_time();
+    for _ in 0..SCRAPES {
+        assert_eq!(crate::health::reply(&source.shared).await.unwrap().stripes_with_bad_blocks, STRIPES);
+    }
+    let took = (processor_time() - begin) / SCRAPES;
+    assert!(took <= SCRAPE_MAX, "the answer to `weft status` took {took:?}");
 }

@@ -83,6 +83,10 @@ async fn a_job_stops_and_goes_on_whatever_happens_meanwhile() {
     world.join(9..=10).await;
     let slow = |bytes_per_s| api::RepairLimit { bytes_per_s, ..api::RepairLimit::default() };
     world.client.set_repair_limit(slow(Some(256 << 10))).await.unwrap();
+    let plan = world.client.explain_balance(2).await.unwrap();
+    let busiest = plan.nodes.iter().map(|node| node.sends_bytes.max(node.receives_bytes)).max().unwrap();
+    assert_eq!((plan.limit.as_str(), plan.limited_seconds), ("256KiB/s", busiest as f64 / f64::from(256 << 10)));
+    assert!(plan.seconds < plan.limited_seconds, "{plan:?}");
     let job = world.client.balance(2).await.unwrap().id;
     world.until("blocks move", async |world| world.blocks(9..=10).values().sum::<u64>() > 0).await;
     world.client.change_job(job, JobChange::Pause).await.unwrap();

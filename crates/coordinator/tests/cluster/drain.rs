@@ -5,7 +5,7 @@ use crate::{
     world::{World, data},
 };
 use std::time::Duration;
-use weft_client::api;
+use weft_client::{ConvertOptions, api};
 use weft_types::{NodeId, Reaction};
 
 impl World {
@@ -280,8 +280,10 @@ async fn a_disk_is_drained_while_its_node_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_that_are_removed_or_replaced_meanwhile_delay_nothing() {
+async fn objects_that_are_removed_replaced_or_converted_meanwhile_delay_nothing() {
     let world = World::new(9, 9).await;
+    let policy = api::Policy { name: "cold".into(), code: "rs(2,2)".into(), ..api::Policy::default() };
+    world.client.create_policy(policy).await.unwrap();
     let objects = world.put_objects(0..6).await;
     let node = world.holder("k0", 0).await;
     world.slow_moves(Some(256 << 10)).await;
@@ -292,7 +294,10 @@ async fn objects_that_are_removed_or_replaced_meanwhile_delay_nothing() {
     }
     let replaced = data(2 << 20, 77);
     world.put("k2", &replaced).await.unwrap();
+    let converted = world.client.convert("b", "k3", "cold", &ConvertOptions::default()).await.unwrap().id;
     world.slow_moves(None).await;
+    assert_eq!(world.ended(converted).await.state, "done");
+    assert_eq!(world.stat("k3").await.code, "rs(2,2)");
     world.until_drained(node).await;
     world.assert_all_whole(&objects[3..]).await;
     world.assert_whole("k2", &replaced).await;

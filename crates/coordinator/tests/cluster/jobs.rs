@@ -71,7 +71,10 @@ async fn only_so_many_repairs_are_explained_at_the_same_time_and_none_without_a_
     let first = bare.explain_repair_node(asked.clone()).await.unwrap();
     let mut second = bare.explain_repair_node(asked.clone()).await.unwrap().into_inner();
     let refused = bare.explain_repair_node(asked.clone()).await.unwrap_err();
-    assert!(refused.message().contains("2 other repairs of nodes are being explained"), "{refused:?}");
+    let says = "2 other repairs or moves are being explained";
+    assert!(refused.message().contains(says), "{refused:?}");
+    let refused = bare.explain_balance(weft_client::api::BalanceRequest::default()).await.unwrap_err();
+    assert!(refused.message().contains(says), "a balance reads all stripes: {refused:?}");
     drop(first);
     tokio::time::sleep(Duration::from_millis(10)).await;
     let mut third = bare.explain_repair_node(asked.clone()).await.expect("the first one has no reader any more").into_inner();

@@ -1,13 +1,13 @@
-//! Changes since the database was opened: the stripes of objects that were written or dropped, and the totals of each bucket and code. And the
-//! epoch and the last stripe at that time.
+//! Changes since the database was opened: the stripes of objects that were written or dropped, the totals of each bucket and code, and the amount
+//! of garbage. And the epoch and the last stripe at that time.
 //!
-//! Temporary triggers on the writing connection maintain both, within the transaction of each change: no method can forget to do so, and a
+//! Temporary triggers on the writing connection maintain them, within the transaction of each change: no method can forget to do so, and a
 //! rollback undoes it. They exist in memory until the connection closes, so they are not part of the schema. The list holds only the
 //! changes that its reader has not taken yet; a transaction that drops an object uses far more memory than its entries here.
 
 use crate::{MetaError, Result, Totals};
 use rusqlite::{Connection, Row, Transaction};
-use weft_types::{Epoch, GarbageReason, StripeId};
+use weft_types::{Amount, Epoch, GarbageReason, StripeId};
 
 const FEED: &str = "
 CREATE TEMP TABLE opened AS SELECT epoch, stripes_high_water FROM main.cluster;
@@ -34,11 +34,19 @@ BEGIN
     UPDATE totals SET objects = objects - 1, stripes = stripes - old.stripes, bytes = bytes - old.size
     WHERE bucket = old.bucket AND code = old.code;
     DELETE FROM totals WHERE bucket = old.bucket AND code = old.code AND objects = 0;
-END;";
+END;
 
-/// Starts to record changes. Counts the objects once.
+CREATE TEMP TABLE garbage_amount AS SELECT count(*) AS blocks, coalesce(sum(bytes), 0) AS bytes FROM main.garbage;
+CREATE TEMP TRIGGER garbage_added AFTER INSERT ON main.garbage
+BEGIN UPDATE garbage_amount SET blocks = blocks + 1, bytes = bytes + coalesce(new.bytes, 0); END;
+CREATE TEMP TRIGGER garbage_dropped AFTER DELETE ON main.garbage
+BEGIN UPDATE garbage_amount SET blocks = blocks - 1, bytes = bytes - coalesce(old.bytes, 0); END;";
+
+/// Starts to record changes. Counts the objects and the garbage once.
 pub(super) fn record(writer: &Connection) -> Result<()> {
     writer.pragma_update(None, "temp_store", "MEMORY")?;
+    // Otherwise rows that are replaced by others run no triggers.
+    writer.pragma_update(None, "recursive_triggers", true)?;
     Ok(writer.execute_batch(FEED)?)
 }
 
@@ -90,7 +98,39 @@ pub(super) fn totals_by_bucket(writer: &Connection) -> Result<Vec<(String, Strin
     totals.collect::<Result<_, _>>().map_err(MetaError::from)
 }
 
+/// The amount of garbage on all disks.
+pub(super) fn garbage_amount(writer: &Connection) -> Result<Amount> {
+    let mut statement = writer.prepare_cached("SELECT blocks, bytes FROM temp.garbage_amount")?;
+    Ok(statement.query_row([], |row| Ok(Amount { blocks: row.get(0)?, bytes: row.get(1)? }))?)
+}
+
 /// The totals in three columns of a row, from the first of them.
 fn totals_in(row: &Row<'_>, first: usize) -> rusqlite::Result<Totals> {
     Ok(Totals { objects: row.get(first)?, stripes: row.get(first + 1)?, data_bytes: row.get(first + 2)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+
+    #[test]
+    fn the_amount_of_garbage_follows_each_change() {
+        let mut writer = Connection::open_in_memory().unwrap();
+        writer.pragma_update(None, "foreign_keys", false).unwrap();
+        schema::migrate(&mut writer).unwrap();
+        let add = |node: u32, bytes: Option<u64>| {
+            let sql = "INSERT OR IGNORE INTO garbage (node, stripe, idx, copy, generation, disk, not_before_ms, reason, bytes)
+                       VALUES (?1, 7, 0, 0, 1, ?1, 5, 'removed', ?2)";
+            writer.execute(sql, (node, bytes)).unwrap()
+        };
+        assert_eq!(add(1, Some(10)), 1);
+        record(&writer).unwrap();
+        let amount = || garbage_amount(&writer).map(|it| (it.blocks, it.bytes)).unwrap();
+        assert_eq!((amount(), add(1, Some(99)), add(2, None), amount()), ((1, 10), 0, 1, (2, 10)));
+        // A block that follows its disk replaces one that was garbage at the other node, too.
+        assert_eq!(writer.execute("UPDATE OR REPLACE garbage SET node = 2, disk = 2 WHERE node = 1", []), Ok(1));
+        assert_eq!(amount(), (1, 10));
+        assert_eq!((writer.execute("DELETE FROM garbage WHERE node = 2", []), amount()), (Ok(1), (0, 0)));
+    }
 }

@@ -51,10 +51,6 @@ pub(super) fn list(
     Ok(rows::page(garbage.collect::<Result<_, _>>()?, limit))
 }
 
-pub(super) fn count(tx: &Transaction<'_>) -> Result<u64> {
-    Ok(tx.query_row("SELECT count(*) FROM garbage", [], |row| row.get(0))?)
-}
-
 pub(super) fn totals(tx: &Transaction<'_>) -> Result<Vec<GarbageTotal>> {
     let mut statement = tx.prepare_cached(
         "SELECT node, disk, reason, count(*), coalesce(sum(bytes), 0), count(*) - count(bytes), min(not_before_ms), max(not_before_ms)

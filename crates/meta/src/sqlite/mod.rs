@@ -39,8 +39,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 use weft_types::{
-    BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork, NodeId,
-    NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, StripeId, StripeRecord, UploadId,
+    Amount, BlockId, BlockState, DiskNumber, Epoch, GarbageReason, Held, Home, JobId, JobProgress, JobRecord, JobState, JobWork,
+    NodeId, NodeRecord, NodeState, ObjectName, Owner, RepairLimit, ScrubRecord, StripeId, StripeRecord, UploadId,
 };
 
 /// [`Meta`] in a SQLite file. Clones share the connections.
@@ -447,8 +447,8 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| garbage::release(tx, node)).await
     }
 
-    async fn garbage_count(&self) -> Result<u64> {
-        self.read(garbage::count).await
+    async fn garbage_amount(&self) -> Result<Amount> {
+        self.recorded(feed::garbage_amount).await
     }
 
     async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {

@@ -4,8 +4,9 @@ use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, GarbageReason, Home, Layout,
-    NodeId, ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UpdatesInPlace, UploadId,
+    Ack, Amount, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, GarbageReason, Home,
+    Layout, NodeId, ObjectName, Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UpdatesInPlace,
+    UploadId,
 };
 
 const BLOCK_LEN: u64 = 1 << 20;
@@ -192,7 +193,8 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
             .collect();
         assert_eq!(indexed, placed, "the index of {home:?}");
     }
-    assert_eq!(model.garbage.len() as u64, meta.garbage_count().await.unwrap());
+    let bytes = model.garbage.values().filter_map(|it| it.bytes).sum();
+    assert_eq!(meta.garbage_amount().await.unwrap(), Amount { blocks: model.garbage.len() as u64, bytes });
     check_totals(meta, &model).await;
     check_orphans(meta, &model).await;
     model

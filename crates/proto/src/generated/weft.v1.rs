@@ -1073,6 +1073,12 @@ pub struct BalancePlan {
     /// that the busiest link needs
     #[prost(double, tag = "6")]
     pub seconds: f64,
+    /// the limit on repair that is in force; empty: none
+    #[prost(string, tag = "7")]
+    pub limit: ::prost::alloc::string::String,
+    /// under it
+    #[prost(double, tag = "8")]
+    pub limited_seconds: f64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DiskLevel {

@@ -38,7 +38,7 @@ pub(crate) fn explain(
     asked: v1::RepairNodeRequest,
 ) -> Result<mpsc::Receiver<Result<v1::RepairEvent, Status>>> {
     let busy = |_| {
-        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs of nodes are being explained: try again in a moment"))
+        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"))
     };
     let turn = Arc::clone(&shared.jobs.explaining).try_acquire_owned().map_err(busy)?;
     let (events, told) = mpsc::channel(EVENTS_MAX);
