@@ -4,7 +4,7 @@
 
 mod forecast;
 
-pub use forecast::{Busiest, Forecast};
+pub use forecast::Forecast;
 
 use crate::{crowding::Racks, members::MemberStatus, view::View};
 use weft_codes::SharedCode;

@@ -6,19 +6,24 @@
 
 use crate::{
     health::BadBlocks,
-    limit::Bounds,
-    schedule::{Line, Place},
+    schedule::{Line, Load, Place},
     view::{DiskView, View},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 use weft_plan::Network;
-use weft_types::{BlockState, Home, NodeId, Owner, Party, StripeId, StripeRecord};
+use weft_types::{Amount, BlockState, Home, NodeId, Owner, Party, StripeId, StripeRecord};
 
 /// A disk may deviate by this part of what it should have.
 const TOLERANCE: u64 = 100;
 
 /// The most stripes of which blocks are moved by one plan; others follow with the next.
 const STRIPES_MAX: usize = 1 << 18;
+
+/// The most sums of moves that are shown: 100 rows can still be read.
+const SUMS_MAX: usize = 100;
 
 /// Bytes of blocks on each disk, by the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +73,17 @@ pub struct Move {
     pub from: Home,
     /// Where it goes.
     pub to: Home,
+}
+
+/// All moves from a disk to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sum {
+    /// Where the blocks are.
+    pub from: Home,
+    /// Where they go.
+    pub to: Home,
+    /// How many they are, and their bytes.
+    pub amount: Amount,
 }
 
 /// How many blocks of a stripe may be lost, by the numbers of its data and parity blocks; the least of several codes.
@@ -287,26 +303,37 @@ impl Leveling {
         self.levels.iter().map(|level| level.bytes.saturating_sub(level.target_bytes)).sum()
     }
 
-    /// What each node sends and receives, bytes.
-    pub fn traffic(&self) -> BTreeMap<NodeId, (u64, u64)> {
-        let mut traffic: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();
-        for moved in self.moves.iter().flat_map(|moves| &moves.blocks).filter(|moved| moved.from.node != moved.to.node) {
-            let sent = &mut traffic.entry(moved.from.node).or_default().0;
-            *sent = sent.saturating_add(moved.bytes);
-            let received = &mut traffic.entry(moved.to.node).or_default().1;
-            *received = received.saturating_add(moved.bytes);
+    /// What goes where: all moves from a disk to another one, most bytes first. Also returns how many such sums are left out, because there are
+    /// too many.
+    pub fn sums(&self) -> (Vec<Sum>, u64) {
+        let mut sums: BTreeMap<(Home, Home), Amount> = BTreeMap::new();
+        for it in self.moves.iter().flat_map(|moves| &moves.blocks) {
+            sums.entry((it.from, it.to)).or_default().add(it.bytes);
         }
-        traffic
+        let mut sums: Vec<Sum> = sums.into_iter().map(|((from, to), amount)| Sum { from, to, amount }).collect();
+        // Equal ones stay in the order of the disks.
+        sums.sort_by_key(|sum| Reverse(sum.amount.bytes));
+        let further = sums.len().saturating_sub(SUMS_MAX) as u64;
+        sums.truncate(SUMS_MAX);
+        (sums, further)
     }
 
-    /// How long the busiest link needs for the moves, in seconds. `bounds`: the limit on a node's lines.
-    pub fn least_seconds(&self, network: &Network, bounds: impl Fn(NodeId) -> Bounds) -> f64 {
-        let seconds = |(node, (up, down)): (NodeId, (u64, u64))| {
-            let party = Party::Node(node);
-            let (up_rate, down_rate) = bounds(node).hold(network.up(party), network.down(party));
-            (up as f64 / up_rate).max(down as f64 / down_rate)
-        };
-        self.traffic().into_iter().map(seconds).fold(0.0, f64::max)
+    /// What each node, and each rack, sends and receives for the moves.
+    pub fn loads(&self, network: &Network) -> BTreeMap<Place, Load> {
+        let mut loads: BTreeMap<Place, Load> = BTreeMap::new();
+        for it in self.moves.iter().flat_map(|moves| &moves.blocks).filter(|it| it.from.node != it.to.node) {
+            let (leaves, enters) = network.crosses(Party::Node(it.from.node), Party::Node(it.to.node));
+            let rack = |rack: &str| Place::Rack(rack.into());
+            for place in [Place::Node(it.from.node)].into_iter().chain(leaves.map(rack)) {
+                let sent = &mut loads.entry(place).or_default().up;
+                *sent = sent.saturating_add(it.bytes);
+            }
+            for place in [Place::Node(it.to.node)].into_iter().chain(enters.map(rack)) {
+                let received = &mut loads.entry(place).or_default().down;
+                *received = received.saturating_add(it.bytes);
+            }
+        }
+        loads
     }
 }
 

@@ -24,6 +24,7 @@
 //! | [`limit`] | the rate of repairs at each line, by the operator's limit; which nodes must hear of it |
 //! | [`moved`] | whether a node may take over a disk that another one had, and how its blocks follow |
 //! | [`links`], [`in_flight`] | the capacity of links; what running plans still have to move |
+//! | [`busiest`] | which link needs longest for what it has to carry |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault when nodes blame each other |
 //! | [`findings`], [`orphans`] | what is recorded of blocks that their nodes report as bad; when a node's blocks are compared |
 //! | [`healer`] | which silent nodes are lost; which stripes are rebuilt without a person, and in which order |
@@ -35,6 +36,7 @@
 //! | [`run`] | what the agents of a plan have reported, when it stalls, and which node is to blame |
 
 pub mod assignment;
+pub mod busiest;
 pub mod capacity;
 pub mod conversion;
 pub mod cool;

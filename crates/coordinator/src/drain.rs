@@ -100,7 +100,9 @@ async fn of<'a>(shared: &Shared, node: &'a MemberStatus, disk: Option<&'a DiskRe
     Ok(Drain { node, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack, copies_on })
 }
 
-/// On how many nodes the widest stripe with copies is, by the policies of buckets that have objects.
+/// On how many nodes the widest stripe with copies is, by the policies of buckets that have objects. Not counted are copies of which there are more
+/// than the policy says (`--replicas` of a put or of `weft policy heat`): only the record of each stripe has them. If such a stripe finds no other
+/// node, its block waits for one.
 async fn copies_on(shared: &Shared, policies: &[PolicyRecord]) -> Result<usize> {
     if policies.iter().all(|policy| policy.replicas < 2) {
         return Ok(0);

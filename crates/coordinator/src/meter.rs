@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 use weft_control::planning::Planned;
 use weft_proto::metrics::Histogram;
-use weft_types::{Error, Reaction, Result};
+use weft_types::{Error, JobRecord, JobState, JobWork, Reaction, Result};
 
 /// The ends of the buckets for the time to make a plan, seconds.
 const PLAN_BUCKETS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0];
@@ -70,7 +70,11 @@ pub(crate) struct Meter {
     busy_waited_us: AtomicU64,
     open_reads: [AtomicU64; OpenRead::ALL.len()],
     repairs: Mutex<BTreeMap<String, Repairs>>,
+    jobs_ended: Mutex<JobsEnded>,
 }
+
+/// How many jobs have ended, by the names of their kinds and of the states in which they are.
+pub(crate) type JobsEnded = BTreeMap<(&'static str, &'static str), u64>;
 
 /// The repairs of one scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,6 +97,10 @@ impl Default for Meter {
             busy_waited_us: AtomicU64::default(),
             open_reads: Default::default(),
             repairs: Mutex::default(),
+            // A counter that appears with its first event would hide this event from rates.
+            jobs_ended: Mutex::new(
+                JobWork::KINDS.into_iter().flat_map(|kind| JobState::ENDS.map(|end| ((kind, end.name()), 0))).collect(),
+            ),
         }
     }
 }
@@ -144,6 +152,18 @@ impl Meter {
         self.of_scheme(scheme, |repairs| repairs.failed_plans += 1);
     }
 
+    /// A state of a job was written. Counts it if the job has ended.
+    pub(crate) fn job_written(&self, job: &JobRecord) {
+        if job.state.has_ended() {
+            *lock(&self.jobs_ended).entry((job.work.kind(), job.state.name())).or_default() += 1;
+        }
+    }
+
+    /// The jobs that have ended.
+    pub(crate) fn jobs_ended(&self) -> JobsEnded {
+        lock(&self.jobs_ended).clone()
+    }
+
     /// The times to make plans.
     pub(crate) fn plan_times(&self, kind: PlanKind) -> Histogram {
         self.plan_times[kind as usize].clone()
@@ -171,21 +191,21 @@ impl Meter {
 
     /// The repairs by scheme.
     pub(crate) fn repairs(&self) -> BTreeMap<String, Repairs> {
-        self.lock().clone()
+        lock(&self.repairs).clone()
     }
 
     fn of_scheme(&self, scheme: &str, change: impl FnOnce(&mut Repairs)) {
-        let mut repairs = self.lock();
+        let mut repairs = lock(&self.repairs);
         match repairs.get_mut(scheme) {
             Some(of) => change(of),
             None => change(repairs.entry(scheme.to_owned()).or_default()),
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Repairs>> {
-        // A poisoned lock is safe to use: it guards numbers only.
-        self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(numbers: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A poisoned lock is safe to use: it guards numbers only.
+    numbers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The scheme of a plan. If none was compared with others, it is the one that was asked for.
@@ -196,6 +216,7 @@ pub(crate) fn scheme_of<'a>(planned: &'a Planned, asked: &'a str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_types::{Balance, JobId, JobProgress};
 
     #[test]
     fn plans_and_repairs_are_counted_with_their_failures() {
@@ -219,5 +240,19 @@ mod tests {
             ("tree".to_owned(), Repairs { failed_plans: 1, ..Repairs::default() }),
         ];
         assert_eq!(meter.repairs(), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn jobs_are_counted_when_they_end_and_shown_before() {
+        let (meter, balance) = (Meter::default(), Balance { concurrency: 0 });
+        let (id, work, progress) = (JobId(1), JobWork::Balance(balance), JobProgress::default());
+        let mut job = JobRecord { id, work, state: JobState::Paused, progress, created_ms: 0, changed_ms: 0 };
+        meter.job_written(&job);
+        let ended = meter.jobs_ended();
+        assert!(ended.len() == 12 && ended.values().all(|jobs| *jobs == 0), "{ended:?}");
+        job.state = JobState::Failed;
+        meter.job_written(&job);
+        let ended = meter.jobs_ended();
+        assert_eq!((ended.len(), ended[&("balance", "failed")], ended.values().sum::<u64>()), (12, 1, 1));
     }
 }

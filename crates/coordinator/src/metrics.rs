@@ -183,6 +183,9 @@ fn of_jobs(all: &mut Figures, shared: &Shared) {
         all.add("weft_job_left_blocks", [&id, kind], left.blocks);
         all.add("weft_job_left_bytes", [&id, kind], left.bytes);
     }
+    for ((kind, outcome), jobs) in shared.meter.jobs_ended() {
+        all.add("weft_jobs_ended", [kind, outcome], jobs);
+    }
 }
 
 fn of_plans(all: &mut Figures, shared: &Shared) {

@@ -9,9 +9,9 @@ use weft_control::{
     recovery::unreadable_now,
     view::View,
 };
-use weft_meta::{BucketRecord, GarbageTotal, ObjectRecord, PolicyRecord};
+use weft_meta::{BucketRecord, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{DiskNumber, Error, FailureDomain, NodeId, NodeState, Owner, Result, StripeRecord};
+use weft_types::{Amount, DiskNumber, Error, FailureDomain, Home, NodeId, NodeState, Owner, Result, StripeRecord};
 
 /// The most blocks in one answer: more would not fit in a message.
 const BLOCKS_MAX: usize = 32 << 10;
@@ -177,8 +177,10 @@ pub(crate) fn state(status: &MemberStatus) -> NodeState {
 const HUNG: &str = "hung";
 
 /// A node.
-fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[GarbageTotal]) -> v1::Node {
+fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>, garbage: &[(Home, Amount)]) -> v1::Node {
     let record = &status.record;
+    let id = record.id;
+    let garbage = || garbage.iter().filter(move |(home, _)| home.node == id).map(|(_, amount)| amount);
     let disk = |disk: &weft_types::DiskRecord| {
         let state = status.disks.get(&disk.number).copied().unwrap_or_default();
         let ailment = shared.disk_health.of(disk.number).filter(|_| !disk.failed);
@@ -222,8 +224,8 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
         fsyncs: status.fsyncs,
         suspect_ms: u64::try_from(status.suspect_for.as_millis()).unwrap_or(u64::MAX),
         metrics_address: shared.members.metrics_address(record.id),
-        garbage_blocks: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.blocks).sum(),
-        garbage_bytes: garbage.iter().filter(|of| of.home.node == record.id).map(|of| of.bytes).sum(),
+        garbage_blocks: garbage().map(|amount| amount.blocks).sum(),
+        garbage_bytes: garbage().map(|amount| amount.bytes).sum(),
         aside: moved::aside(shared).into_iter().filter(|aside| aside.node == record.id.0).collect(),
     }
 }
@@ -251,7 +253,7 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
     let totals = shared.meta.totals().await.map_err(|error| shared.meta_error(error))?;
     let blocks = shared.meta.blocks_per_disk().await.map_err(|error| shared.meta_error(error))?;
     let blocks: BTreeMap<DiskNumber, u64> = blocks.into_iter().collect();
-    let garbage = shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))?;
+    let garbage = shared.meta.garbage_per_disk().await.map_err(|error| shared.meta_error(error))?;
     let statuses = shared.members.statuses();
     Ok(v1::StatusReply {
         nodes: statuses.iter().map(|status| node(shared, status, &blocks, &garbage)).collect(),

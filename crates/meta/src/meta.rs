@@ -213,13 +213,13 @@ pub trait Meta: UpdateMeta + AppendMeta + Send + Sync {
         after: Option<(u64, BlockId)>,
         limit: u32,
     ) -> Result<Page<GarbageBlock>>;
-    /// All garbage, by disk and reason, including garbage that may not be removed yet.
+    /// All garbage, by disk and reason, including garbage that may not be removed yet. All of it is read.
     async fn garbage_totals(&self) -> Result<Vec<GarbageTotal>>;
     /// Changes the reason of a node's unexpected garbage to removal by a user. Returns the number of blocks.
     async fn release_garbage(&self, epoch: Epoch, node: NodeId) -> Result<u64>;
-    /// The amount of all garbage, on any node, including garbage that may not be removed yet; of blocks of unknown length, no bytes. It is
-    /// maintained, so it takes the same time however much there is.
-    async fn garbage_amount(&self) -> Result<Amount>;
+    /// The amount of garbage on each disk that has some, including garbage that may not be removed yet; of blocks of unknown length, no bytes. It
+    /// is maintained, so it takes the same time however much there is.
+    async fn garbage_per_disk(&self) -> Result<Vec<(Home, Amount)>>;
     /// Those of `blocks`, found on a node, that the metadata does not know: neither current in a stripe, nor allocated,
     /// nor garbage of that node.
     async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;

@@ -158,6 +158,9 @@ pub struct JobRecord {
 }
 
 impl JobWork {
+    /// The names of all kinds.
+    pub const KINDS: [&'static str; 4] = ["repair-node", "convert", "balance", "scrub"];
+
     /// The name of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -180,6 +183,8 @@ impl JobWork {
 
 impl JobState {
     const ALL: [Self; 5] = [Self::Running, Self::Paused, Self::Done, Self::Failed, Self::Cancelled];
+    /// Those in which a job has ended.
+    pub const ENDS: [Self; 3] = [Self::Done, Self::Failed, Self::Cancelled];
 
     /// The name of the state.
     pub fn name(self) -> &'static str {

@@ -34,7 +34,7 @@ pub(super) struct Balance {
     /// Start the job and return
     #[arg(long)]
     no_wait: bool,
-    /// Show how full disks are before and after, what would move and how long the links need for it, and do nothing
+    /// Show how full disks are before and after, what would move where and how long the links need for it, and do nothing
     #[arg(long, conflicts_with = "no_wait")]
     explain: bool,
 }
@@ -44,6 +44,10 @@ pub(super) struct Balance {
 struct Plan {
     disks: Vec<Disk>,
     nodes: Vec<Traffic>,
+    /// What goes where, most bytes first.
+    moves: Vec<Moves>,
+    /// The sums that were left out of it, because there are too many.
+    further_moves: u64,
     blocks: u64,
     bytes: u64,
     /// What would have to move at least to make all disks even.
@@ -76,6 +80,30 @@ struct Traffic {
     receives_bytes: u64,
 }
 
+/// All moves from a disk to another one.
+#[derive(Debug, Serialize)]
+struct Moves {
+    from: DiskName,
+    to: DiskName,
+    blocks: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct DiskName {
+    node: String,
+    name: String,
+    id: String,
+    path: String,
+}
+
+impl From<Option<api::DiskName>> for DiskName {
+    fn from(it: Option<api::DiskName>) -> Self {
+        let api::DiskName { node, name, disk, path } = it.unwrap_or_default();
+        Self { node: NodeId(node).to_string(), name, id: disk, path }
+    }
+}
+
 impl From<api::BalancePlan> for Plan {
     fn from(it: api::BalancePlan) -> Self {
         let disk = |it: api::DiskLevel| Disk {
@@ -94,9 +122,12 @@ impl From<api::BalancePlan> for Plan {
             sends_bytes: it.sends_bytes,
             receives_bytes: it.receives_bytes,
         };
+        let moves = |it: api::DiskMoves| Moves { from: it.from.into(), to: it.to.into(), blocks: it.blocks, bytes: it.bytes };
         Self {
             disks: it.disks.into_iter().map(disk).collect(),
             nodes: it.nodes.into_iter().map(node).collect(),
+            moves: it.moves.into_iter().map(moves).collect(),
+            further_moves: it.further_moves,
             blocks: it.blocks,
             bytes: it.bytes,
             least_bytes: it.least_bytes,
@@ -136,6 +167,20 @@ impl Plan {
         }
         let row = |it: &Traffic| [it.name.clone(), human_bytes(it.sends_bytes), human_bytes(it.receives_bytes)];
         let _ = writeln!(text, "{}\n", table(["node", "sends", "receives"], &[1, 2], self.nodes.iter().map(row)));
+        // An older coordinator does not say what goes where.
+        if !self.moves.is_empty() {
+            let row = |it: &Moves| {
+                let [from, to] = [&it.from, &it.to].map(|disk| [disk.name.clone(), disk.path.clone()]);
+                let ([from, from_disk], [to, to_disk]) = (from, to);
+                [from, from_disk, to, to_disk, it.blocks.to_string(), human_bytes(it.bytes)]
+            };
+            let heading = ["from", "disk", "to", "disk", "blocks", "bytes"];
+            let _ = writeln!(text, "{}", table(heading, &[4, 5], self.moves.iter().map(row)));
+            if self.further_moves > 0 {
+                let _ = writeln!(text, "and less between {} of disks", counted(self.further_moves, "further pair"));
+            }
+            text.push('\n');
+        }
         let _ = write!(
             text,
             "{} ({}) would move; the links need {:.1} s or more for that",
@@ -165,6 +210,7 @@ mod tests {
             ..api::DiskLevel::default()
         };
         let node = api::NodeTraffic { name: "a".into(), sends_bytes: 100, ..api::NodeTraffic::default() };
+        let at = |name: &str| Some(api::DiskName { name: name.into(), path: "/d".into(), ..api::DiskName::default() });
         let plan = api::BalancePlan {
             disks: vec![disk("a", 300, 200), disk("b", 100, 200)],
             nodes: vec![node],
@@ -172,11 +218,18 @@ mod tests {
             bytes: 100,
             least_bytes: 100,
             seconds: 1.25,
+            moves: vec![api::DiskMoves { from: at("a"), to: at("b"), blocks: 2, bytes: 100 }],
             ..api::BalancePlan::default()
         };
         let text = Plan::from(plan.clone()).text();
         assert!(text.contains("a     /d        1000 B  300 B  30.0 %  200 B  20.0 %"), "{text}");
         assert!(text.ends_with("2 blocks (100 B) would move; the links need 1.2 s or more for that"), "{text}");
+        let moves = "from  disk  to  disk  blocks  bytes\na     /d    b   /d         2  100 B\n";
+        assert!(text.contains(&format!("{moves}\n2 blocks")), "{text}");
+        let many = Plan::from(api::BalancePlan { further_moves: 7, ..plan.clone() }).text();
+        assert!(many.contains(&format!("{moves}and less between 7 further pairs of disks\n\n2 blocks")), "{many}");
+        let older = Plan::from(api::BalancePlan { moves: Vec::new(), ..plan.clone() }).text();
+        assert!(older.contains("0 B\n\n2 blocks"), "{older}");
         let limited = Plan::from(api::BalancePlan { limit: "50%".into(), limited_seconds: 2.5, ..plan.clone() }).text();
         assert!(limited.ends_with("or more for that\nunder the limit on repair (50%) they need 2.5 s or more"), "{limited}");
         let nothing = Plan::from(api::BalancePlan { blocks: 0, bytes: 0, nodes: Vec::new(), ..plan.clone() }).text();

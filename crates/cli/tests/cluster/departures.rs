@@ -116,6 +116,10 @@ fn a_drained_node_is_switched_off_and_removed() {
     assert_eq!(names, ["node-01", "node-02", "node-04", "node-05", "node-06"]);
     let plan = cluster.json(&["balance", "--explain"]);
     assert!(plan["blocks"].as_u64() > Some(10), "{plan}");
+    let moves = plan["moves"].as_array().unwrap();
+    assert_eq!(plan["bytes"], moves.iter().map(|it| it["bytes"].as_u64().unwrap()).sum::<u64>());
+    assert!(moves.iter().any(|it| it["from"]["name"] == "node-01" && it["to"]["path"].is_string()), "{plan}");
+    assert!(moves.iter().any(|it| it["to"]["name"] == "node-05"), "{plan}");
     let done = cluster.weft(["balance"]).ok();
     assert!(done.text().contains("balancing of all disks: done") && done.text().contains("blocks moved"), "{}", done.text());
     let blocks = cluster.json(&["node", "ls"]);

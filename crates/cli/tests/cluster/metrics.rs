@@ -304,6 +304,8 @@ fn a_failed_disk_a_job_and_a_limit_are_seen_while_they_last() {
     let total = |key: &str| status["jobs"][0]["total"][key].as_f64().unwrap_or_else(|| panic!("no {key} in {status}"));
     assert_eq!(total("blocks"), seen.value("weft_job_size_blocks", &job));
     assert_eq!(total("bytes"), seen.value("weft_job_size_bytes", &job));
+    let ended = |seen: &Scrape, outcome: &str| seen.value("weft_jobs_ended_total", &[job[0], &format!("outcome=\"{outcome}\"")]);
+    assert_eq!(["done", "failed", "cancelled"].map(|outcome| ended(&seen, outcome)), [0.0; 3]);
     let id = status["jobs"][0]["id"].as_u64().expect("its number").to_string();
     assert_eq!(seen.value("weft_job_running", &[&format!("job=\"{id}\"")]), 1.0);
     cluster.weft(["job", "pause", &id]).ok();
@@ -317,4 +319,12 @@ fn a_failed_disk_a_job_and_a_limit_are_seen_while_they_last() {
     let seen = agree(&cluster);
     assert_eq!(seen.value("weft_repaired_blocks_total", &[]), held);
     assert_eq!(seen.value("weft_failed_disk_blocks", &[]), 0.0);
+    assert_eq!((ended(&seen, "done"), seen.value("weft_jobs_ended_total", &[])), (1.0, 1.0));
+    cluster.weft(["repair", "limit", "256KiB/s"]).ok();
+    cluster.weft(["scrub", "--no-wait"]).ok();
+    let jobs = cluster.weft(["job", "ls", "--json"]).json();
+    let id = |it: &Value| (it["kind"] == "scrub").then(|| it["id"].as_u64().expect("its number").to_string());
+    let id = jobs.as_array().expect("jobs").iter().find_map(id).expect("the scrub");
+    cluster.weft(["job", "cancel", &id]).ok();
+    assert_eq!(coordinator(&cluster).value("weft_jobs_ended_total", &["kind=\"scrub\"", "outcome=\"cancelled\""]), 1.0);
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
+    busiest::{Busiest, busiest},
     fixtures::{BLOCK_LEN, home, stripe, view},
+    limit::Bounds,
     schedule::{Admission, STREAMS_MAX, Starting},
 };
 use proptest::prelude::*;
@@ -90,20 +92,55 @@ fn nodes_that_join_empty_take_their_share_and_no_byte_moves_in_vain() {
     let leveling = planned(&all, &view);
     let ((blocks, bytes), least) = (leveling.amount(), leveling.least_bytes());
     assert_eq!(blocks * BLOCK_LEN, bytes);
-    let traffic = leveling.traffic();
-    assert_eq!(traffic.values().map(|(up, _)| up).sum::<u64>(), bytes);
-    assert!((14..=16).all(|node| traffic[&NodeId(node)].0 == 0), "new ones only receive");
     let network = Network::uniform(BLOCK_LEN as f64);
-    let seconds = leveling.least_seconds(&network, |_| Bounds::default());
+    let loads = leveling.loads(&network);
+    assert_eq!(loads.values().map(|load| load.up).sum::<u64>(), bytes);
+    assert!((14..=16).all(|node| loads[&Place::Node(NodeId(node))].up == 0), "new ones only receive");
+    let seconds = busiest(&loads, &network, |_| Bounds::default()).unwrap().seconds;
     assert!((seconds - (blocks as f64 / 3.0)).abs() < 0.02 * seconds, "three downlinks: {seconds} s for {blocks} blocks");
     let half = |_| Bounds { down: Some(BLOCK_LEN / 2), up: Some(2 * BLOCK_LEN), ..Bounds::default() };
-    assert_eq!(leveling.least_seconds(&network, half), 2.0 * seconds);
+    assert_eq!(busiest(&loads, &network, half).unwrap().seconds, 2.0 * seconds);
     moved(&mut all, &leveling.into_moves());
     let after = deviation(&all, &view);
     println!("moved {:.3} x the least; deviation {before:.3} before, {after:.4} after", bytes as f64 / least as f64);
     assert!(before > 0.9 && after <= 0.02, "{before} {after}");
     assert!(bytes as f64 <= 1.05 * least as f64);
     assert!(planned(&all, &view).is_over(), "it is even");
+}
+
+#[test]
+fn what_goes_where_is_summed_up_and_links_of_racks_count() {
+    let view = view(16, &[]);
+    let leveling = planned(&stripes(2_000, 13, 1), &view);
+    let (sums, further) = leveling.sums();
+    assert_eq!((further, sums.len()), (0, 39), "from each of thirteen to each of three");
+    assert!(sums.is_sorted_by(|one, next| one.amount.bytes >= next.amount.bytes));
+    let (blocks, bytes) = leveling.amount();
+    assert_eq!(sums.iter().map(|sum| sum.amount.blocks).sum::<u64>(), blocks);
+    assert_eq!(sums.iter().map(|sum| sum.amount.bytes).sum::<u64>(), bytes);
+    let mut network = Network::uniform(BLOCK_LEN as f64);
+    network.racks = (1..=13).map(|node| (Party::Node(NodeId(node)), "old".to_owned())).collect();
+    network.racks.extend((14..=16).map(|node| (Party::Node(NodeId(node)), "new".to_owned())));
+    let loads = leveling.loads(&network);
+    let of = |rack: &str| loads[&Place::Rack(rack.into())];
+    assert_eq!((of("old"), of("new")), (Load { up: bytes, down: 0 }, Load { up: 0, down: bytes }));
+    network.rack_down_bytes_per_s.insert("new".into(), BLOCK_LEN as f64);
+    let slowest = busiest(&loads, &network, |_| Bounds::default());
+    let at = Place::Rack("new".into());
+    assert_eq!(slowest, Some(Busiest { at, sends: false, bytes, seconds: blocks as f64 }), "all blocks through one link");
+}
+
+#[test]
+fn of_many_sums_the_largest_are_shown() {
+    let it = |from: u32, to: u32| Move { index: 0, copy: 0, bytes: (from * to).into(), from: home(from), to: home(to) };
+    let moves =
+        |from: u32| (21..=30).map(move |to: u32| Moves { stripe: StripeId(to.into()), number: 0, blocks: vec![it(from, to)] });
+    let mut leveling = planned(&[], &view(30, &[]));
+    leveling.moves = (1..=11).flat_map(moves).collect();
+    let (sums, further) = leveling.sums();
+    assert_eq!((sums.len(), further), (SUMS_MAX, 10));
+    assert_eq!(sums[0], Sum { from: home(11), to: home(30), amount: Amount { blocks: 1, bytes: 330 } });
+    assert!(sums.iter().all(|sum| sum.from != home(1)), "the smallest are left out");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::{
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use weft_control::{
-    drain::{Busiest, Drain, Forecast},
+    busiest::{Busiest, busiest, most_at_a_node},
+    drain::{Drain, Forecast},
     health::BadBlocks,
     node_repair::{Block, EXPLAINED_AT_ONCE_MAX, EXPLAINED_BLOCKS_MAX},
     placement,
@@ -46,9 +47,9 @@ pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::DrainRequest) -> R
     // What is on a node that is down is not copied.
     let (forecast, looked_at) = if status.up { forecast(shared, drain, &view).await? } else { (Forecast::default(), 0) };
     let network = shared.network_of_helpers();
-    let free = forecast.busiest(&network, |_| limit::Bounds::default());
-    let (limit, bounds) = limit::in_force(shared, free.as_ref().map_or(0, |link| link.bytes));
-    let limited = forecast.busiest(&network, bounds).filter(|_| !limit.is_empty());
+    let free = busiest(&forecast.loads, &network, |_| limit::Bounds::default());
+    let (limit, bounds) = limit::in_force(shared, most_at_a_node(&forecast.loads));
+    let limited = busiest(&forecast.loads, &network, bounds).filter(|_| !limit.is_empty());
     let amount = |amount: Amount| Some(v1::JobAmount { blocks: amount.blocks, bytes: amount.bytes });
     Ok(v1::DrainPlan {
         on: disk.map_or(status.record.draining, |disk| disk.draining),

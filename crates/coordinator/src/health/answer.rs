@@ -32,12 +32,12 @@ pub(crate) struct Summary {
 /// Whether the cluster is healthy, and why not.
 pub(crate) async fn reply(shared: &Arc<Shared>) -> Result<v1::HealthReply> {
     let Summary { reply, unreadable, .. } = summary(shared).await?;
-    let garbage = shared.meta.garbage_amount().await.map_err(|error| shared.meta_error(error))?;
+    let garbage = shared.meta.garbage_per_disk().await.map_err(|error| shared.meta_error(error))?;
     let has_ended = |job: &v1::Job| JobState::by_name(&job.state).is_none_or(JobState::has_ended);
     Ok(v1::HealthReply {
         unreadable_objects: objects_of(shared, unreadable).await?,
-        garbage_blocks: garbage.blocks,
-        garbage_bytes: garbage.bytes,
+        garbage_blocks: garbage.iter().map(|(_, amount)| amount.blocks).sum(),
+        garbage_bytes: garbage.iter().map(|(_, amount)| amount.bytes).sum(),
         jobs: jobs::list(shared).await?.jobs.into_iter().filter(|job| !has_ended(job)).collect(),
         ..reply
     })

@@ -21,18 +21,20 @@ use futures::stream;
 use std::{collections::BTreeSet, mem, sync::Arc};
 use tonic::async_trait;
 use weft_control::{
+    busiest::{busiest, most_at_a_node},
     health::BadBlocks,
     job::{Again, Counted, Passed},
-    leveling::{Level, Leveling, Move, Moves, Stored, Tolerances},
+    leveling::{Level, Leveling, Move, Moves, Stored, Sum, Tolerances},
     node_repair::EXPLAINED_AT_ONCE_MAX,
     options::RepairOptions,
     rebuild::{Answers, Destination, Lost, Needed, Rebuilt, Request},
-    schedule::STRIPES_PER_NODE,
+    schedule::{Load, Place, STRIPES_PER_NODE},
+    view::View,
 };
 use weft_meta::MetaError;
 use weft_proto::v1;
 use weft_schemes::{Kind, simplest};
-use weft_types::{Amount, Balance, Error, JobWork, LeftBlock, NodeId, Owner, Reaction, Result, StripeRecord};
+use weft_types::{Amount, Balance, Error, Home, JobWork, LeftBlock, NodeId, Owner, Reaction, Result, StripeRecord};
 
 /// The reason if moves are left that no attempt reported.
 const LEFT_UNSAID: &str = "blocks came or went during the job: run it again";
@@ -65,46 +67,60 @@ pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) ->
     shared.until_nodes_are_back().await;
     let leveling = planned(shared).await?;
     let view = shared.members.view();
-    let (traffic, network) = (leveling.traffic(), shared.network_of_helpers());
-    let busiest = traffic.values().map(|(sends, receives)| *sends.max(receives)).max().unwrap_or(0);
-    let (limit, bounds) = limit::in_force(shared, busiest);
-    let limited_seconds = if limit.is_empty() { 0.0 } else { leveling.least_seconds(&network, bounds) };
+    let network = shared.network_of_helpers();
+    let loads = leveling.loads(&network);
+    let free = busiest(&loads, &network, |_| limit::Bounds::default());
+    let (limit, bounds) = limit::in_force(shared, most_at_a_node(&loads));
+    let limited = busiest(&loads, &network, bounds).filter(|_| !limit.is_empty());
     let disk = |level: &Level| {
-        let disk = view.disk(level.home);
-        v1::DiskLevel {
-            node: level.home.node.0,
-            name: view.name(level.home.node),
-            disk: disk.map(|disk| disk.id.to_string()).unwrap_or_default(),
-            path: disk.map(|disk| disk.path.to_string()).unwrap_or_default(),
-            capacity_bytes: level.capacity_bytes,
-            bytes: level.bytes,
-            after_bytes: leveling.after(level),
-        }
+        let v1::DiskName { node, name, disk, path } = disk_name(&view, level.home);
+        let (capacity_bytes, bytes, after_bytes) = (level.capacity_bytes, level.bytes, leveling.after(level));
+        v1::DiskLevel { node, name, disk, path, capacity_bytes, bytes, after_bytes }
     };
-    let node = |(node, (sends, receives)): (&NodeId, &(u64, u64))| v1::NodeTraffic {
-        node: node.0,
-        name: view.name(*node),
-        sends_bytes: *sends,
-        receives_bytes: *receives,
+    let node = |(place, load): (&Place, &Load)| match place {
+        Place::Node(node) => {
+            let (name, Load { up: sends_bytes, down: receives_bytes }) = (view.name(*node), *load);
+            Some(v1::NodeTraffic { node: node.0, name, sends_bytes, receives_bytes })
+        }
+        Place::Rack(_) => None,
+    };
+    let (sums, further_moves) = leveling.sums();
+    let moves = |sum: &Sum| v1::DiskMoves {
+        from: Some(disk_name(&view, sum.from)),
+        to: Some(disk_name(&view, sum.to)),
+        blocks: sum.amount.blocks,
+        bytes: sum.amount.bytes,
     };
     let (blocks, bytes) = leveling.amount();
     Ok(v1::BalancePlan {
         disks: leveling.levels().iter().map(disk).collect(),
-        nodes: traffic.iter().map(node).collect(),
+        nodes: loads.iter().filter_map(node).collect(),
         blocks,
         bytes,
         least_bytes: leveling.least_bytes(),
-        seconds: leveling.least_seconds(&network, |_| limit::Bounds::default()),
+        seconds: free.map_or(0.0, |link| link.seconds),
         limit,
-        limited_seconds,
+        limited_seconds: limited.map_or(0.0, |link| link.seconds),
+        moves: sums.iter().map(moves).collect(),
+        further_moves,
     })
+}
+
+fn disk_name(view: &View, home: Home) -> v1::DiskName {
+    let disk = view.disk(home);
+    v1::DiskName {
+        node: home.node.0,
+        name: view.name(home.node),
+        disk: disk.map(|disk| disk.id.to_string()).unwrap_or_default(),
+        path: disk.map(|disk| disk.path.to_string()).unwrap_or_default(),
+    }
 }
 
 /// The moves that make the fill even, from all stripes.
 async fn planned(shared: &Shared) -> Result<Leveling> {
     let mut stored = Stored::default();
-    for garbage in shared.meta.garbage_totals().await.map_err(|error| shared.meta_error(error))? {
-        stored.add_garbage(garbage.home, garbage.bytes);
+    for (home, garbage) in shared.meta.garbage_per_disk().await.map_err(|error| shared.meta_error(error))? {
+        stored.add_garbage(home, garbage.bytes);
     }
     let mut stripes = all_stripes();
     while let Some(stripe) = next(shared, &mut stripes).await? {

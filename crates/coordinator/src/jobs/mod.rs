@@ -81,6 +81,7 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
     if record.state != state {
         let changed = shared.meta.set_job_state(shared.epoch, job, state, None, shared.now_ms()).await;
         record = changed.map_err(|error| shared.meta_error(error))?;
+        shared.meter.job_written(&record);
         tracing::info!(%job, state = state.name(), "changed the state of a job");
     }
     match shared.jobs.control(job) {

@@ -132,7 +132,8 @@ impl<'a> Runner<'a> {
         let shared = self.shared;
         let (done, left, bytes) = (progress.done.blocks, progress.left.blocks, progress.done.bytes);
         match shared.meta.set_job_state(shared.epoch, self.id, state, Some(progress), shared.now_ms()).await {
-            Ok(_) => {
+            Ok(job) => {
+                shared.meter.job_written(&job);
                 tracing::info!(job = %self.id, state = state.name(), done, left, bytes, "a job has ended");
                 Ok(Written::Taken)
             }

@@ -156,6 +156,11 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge("weft_job_done_bytes", &["job", "kind"], "What is done of its bytes."),
     Family::gauge("weft_job_left_blocks", &["job", "kind"], "What could not be done of it; some of it may be tried again."),
     Family::gauge("weft_job_left_bytes", &["job", "kind"], "The bytes of that."),
+    Family::counter(
+        "weft_jobs_ended",
+        &["kind", "outcome"],
+        "Jobs that have ended: `done`, `failed` (something is left, `weft job show` says what), or `cancelled`.",
+    ),
     // Plans.
     Family::histogram(
         "weft_plan_seconds",

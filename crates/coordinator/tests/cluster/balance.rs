@@ -2,7 +2,7 @@
 
 use crate::world::{World, data};
 use std::collections::BTreeMap;
-use weft_client::{JobChange, PutOptions, api};
+use weft_client::{ConvertOptions, JobChange, PutOptions, api};
 use weft_types::{NodeId, Reaction};
 
 impl World {
@@ -53,6 +53,14 @@ async fn nodes_that_join_get_their_share() {
     let least = plan.least_bytes / (64 << 10);
     assert!((3 * 40..=3 * 48 + 24).contains(&plan.blocks) && plan.blocks <= least + 24, "{} of {least}", plan.blocks);
     assert!(plan.nodes.iter().filter(|node| node.receives_bytes > 0).any(|node| node.node >= 10) && plan.seconds > 0.0);
+    let moved: u64 = plan.moves.iter().map(|it| it.bytes).sum();
+    let is_all = plan.further_moves == 0 && moved == plan.bytes;
+    assert!(is_all || plan.moves.len() == 100 && moved < plan.bytes, "{moved} {plan:?}");
+    let ends = |it: &api::DiskMoves| [it.from.clone().unwrap(), it.to.clone().unwrap()];
+    let named =
+        |it: &api::DiskName| plan.disks.iter().any(|disk| (disk.node, &disk.disk, &disk.path) == (it.node, &it.disk, &it.path));
+    assert!(plan.moves.iter().flat_map(ends).all(|it| named(&it)), "{:?}", plan.moves);
+    assert!(plan.moves.iter().filter(|it| it.to.as_ref().unwrap().node >= 10).map(|it| it.blocks).sum::<u64>() > 60);
     let after: u64 = plan.disks.iter().map(|disk| disk.after_bytes).sum();
     assert!(plan.disks.iter().map(|disk| disk.bytes).sum::<u64>().abs_diff(after) <= 24 * (64 << 10));
 
@@ -119,6 +127,44 @@ async fn a_job_stops_and_goes_on_whatever_happens_meanwhile() {
     world.assert_stored(&objects).await;
     let meant = "garbage WHERE reason IN ('removed', 'replaced', 'repaired')";
     world.until("what is not needed is gone", async |world| world.rows(meant) == 0 && world.allocations() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_converted_while_their_blocks_move() {
+    let mut world = World::new(8, 8).await;
+    let policy = api::Policy {
+        name: "cold".into(),
+        code: "rs(2,2)".into(),
+        block_len: 64 << 10,
+        cell_len: 64 << 10,
+        ..api::Policy::default()
+    };
+    world.client.create_policy(policy).await.unwrap();
+    let objects = world.put_stripes(0..20).await;
+    world.join(9..=10).await;
+    let slow = |bytes_per_s| api::RepairLimit { bytes_per_s, ..api::RepairLimit::default() };
+    world.client.set_repair_limit(slow(Some(256 << 10))).await.unwrap();
+    let moving = world.client.balance(2).await.unwrap().id;
+    world.until("blocks move", async |world| world.allocations() > 0).await;
+    // The stripes of which blocks move now, and all others, whose moves are planned.
+    let converting = world.client.convert("b", "", "cold", &ConvertOptions::default()).await.unwrap().id;
+    world.until("an object is converted", async |world| world.stat("s0").await.code == "rs(2,2)").await;
+    world.client.set_repair_limit(slow(None)).await.unwrap();
+    let converted = world.ended(converting).await;
+    assert_eq!((converted.state.as_str(), converted.left.unwrap().blocks), ("done", 0), "{}", converted.last_error);
+    // It may have given up blocks that were no longer there.
+    world.ended(moving).await;
+    for (key, _) in &objects {
+        assert_eq!(world.stat(key).await.code, "rs(2,2)");
+    }
+    world.assert_stored(&objects).await;
+    let again = world.client.balance(0).await.unwrap();
+    assert_eq!(world.ended(again.id).await.state, "done");
+    let blocks = world.blocks(1..=10);
+    let (fewest, most) = spread(&blocks);
+    assert!(blocks.values().sum::<u64>() == 20 * 8 * 4 && most - fewest <= 8, "{blocks:?}");
+    world.assert_stored(&objects).await;
+    world.until("what is not needed is gone", async |world| world.rows("garbage") == 0 && world.allocations() == 0).await;
 }
 
 #[tokio::test(start_paused = true)]

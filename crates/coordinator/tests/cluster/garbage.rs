@@ -37,6 +37,8 @@ async fn garbage_without_a_reason_is_quarantined_until_an_operator_releases_it()
     let blocks = world.block_count(1..=6) as u64;
     world.client.remove("b", "old").await.unwrap();
     assert_eq!(listed(&world).await, entries([(false, "removed", blocks)]));
+    let of_nodes: u64 = world.client.status().await.unwrap().nodes.iter().map(|it| it.garbage_blocks).sum();
+    assert_eq!((of_nodes, world.health().await.garbage_blocks), (blocks, blocks));
     forget_reasons(&world);
     assert_eq!(listed(&world).await, entries([(false, "unexpected", blocks)]));
     world

@@ -1,5 +1,5 @@
 //! Changes since the database was opened: the stripes of objects that were written or dropped, the totals of each bucket and code, and the amount
-//! of garbage. And the epoch and the last stripe at that time.
+//! of garbage of each disk. And the epoch and the last stripe at that time.
 //!
 //! Temporary triggers on the writing connection maintain them, within the transaction of each change: no method can forget to do so, and a
 //! rollback undoes it. They exist in memory until the connection closes, so they are not part of the schema. The list holds only the
@@ -7,7 +7,7 @@
 
 use crate::{MetaError, Result, Totals};
 use rusqlite::{Connection, Row, Transaction};
-use weft_types::{Amount, Epoch, GarbageReason, StripeId};
+use weft_types::{Amount, DiskNumber, Epoch, GarbageReason, Home, NodeId, StripeId};
 
 const FEED: &str = "
 CREATE TEMP TABLE opened AS SELECT epoch, stripes_high_water FROM main.cluster;
@@ -36,11 +36,25 @@ BEGIN
     DELETE FROM totals WHERE bucket = old.bucket AND code = old.code AND objects = 0;
 END;
 
-CREATE TEMP TABLE garbage_amount AS SELECT count(*) AS blocks, coalesce(sum(bytes), 0) AS bytes FROM main.garbage;
+CREATE TEMP TABLE garbage_on (node INTEGER, disk INTEGER, blocks INTEGER, bytes INTEGER, PRIMARY KEY (node, disk));
+INSERT INTO garbage_on SELECT node, disk, count(*), coalesce(sum(bytes), 0) FROM main.garbage GROUP BY node, disk;
 CREATE TEMP TRIGGER garbage_added AFTER INSERT ON main.garbage
-BEGIN UPDATE garbage_amount SET blocks = blocks + 1, bytes = bytes + coalesce(new.bytes, 0); END;
+BEGIN
+    INSERT INTO garbage_on VALUES (new.node, new.disk, 1, coalesce(new.bytes, 0)) ON CONFLICT (node, disk) DO UPDATE
+    SET blocks = blocks + 1, bytes = bytes + excluded.bytes;
+END;
+CREATE TEMP TRIGGER garbage_followed AFTER UPDATE OF node, disk ON main.garbage
+BEGIN
+    UPDATE garbage_on SET blocks = blocks - 1, bytes = bytes - coalesce(old.bytes, 0) WHERE node = old.node AND disk = old.disk;
+    DELETE FROM garbage_on WHERE node = old.node AND disk = old.disk AND blocks <= 0;
+    INSERT INTO garbage_on VALUES (new.node, new.disk, 1, coalesce(new.bytes, 0)) ON CONFLICT (node, disk) DO UPDATE
+    SET blocks = blocks + 1, bytes = bytes + excluded.bytes;
+END;
 CREATE TEMP TRIGGER garbage_dropped AFTER DELETE ON main.garbage
-BEGIN UPDATE garbage_amount SET blocks = blocks - 1, bytes = bytes - coalesce(old.bytes, 0); END;";
+BEGIN
+    UPDATE garbage_on SET blocks = blocks - 1, bytes = bytes - coalesce(old.bytes, 0) WHERE node = old.node AND disk = old.disk;
+    DELETE FROM garbage_on WHERE node = old.node AND disk = old.disk AND blocks <= 0;
+END;";
 
 /// Starts to record changes. Counts the objects and the garbage once.
 pub(super) fn record(writer: &Connection) -> Result<()> {
@@ -98,10 +112,14 @@ pub(super) fn totals_by_bucket(writer: &Connection) -> Result<Vec<(String, Strin
     totals.collect::<Result<_, _>>().map_err(MetaError::from)
 }
 
-/// The amount of garbage on all disks.
-pub(super) fn garbage_amount(writer: &Connection) -> Result<Amount> {
-    let mut statement = writer.prepare_cached("SELECT blocks, bytes FROM temp.garbage_amount")?;
-    Ok(statement.query_row([], |row| Ok(Amount { blocks: row.get(0)?, bytes: row.get(1)? }))?)
+/// The amount of garbage on each disk that has some.
+pub(super) fn garbage_per_disk(writer: &Connection) -> Result<Vec<(Home, Amount)>> {
+    let mut statement = writer.prepare_cached("SELECT node, disk, blocks, bytes FROM temp.garbage_on ORDER BY node, disk")?;
+    let amounts = statement.query_map([], |row| {
+        let home = Home { node: NodeId(row.get(0)?), disk: DiskNumber(row.get(1)?) };
+        Ok((home, Amount { blocks: row.get(2)?, bytes: row.get(3)? }))
+    })?;
+    amounts.collect::<Result<_, _>>().map_err(MetaError::from)
 }
 
 /// The totals in three columns of a row, from the first of them.
@@ -115,7 +133,7 @@ mod tests {
     use crate::sqlite::schema;
 
     #[test]
-    fn the_amount_of_garbage_follows_each_change() {
+    fn the_garbage_of_each_disk_follows_each_change() {
         let mut writer = Connection::open_in_memory().unwrap();
         writer.pragma_update(None, "foreign_keys", false).unwrap();
         schema::migrate(&mut writer).unwrap();
@@ -126,11 +144,17 @@ mod tests {
         };
         assert_eq!(add(1, Some(10)), 1);
         record(&writer).unwrap();
-        let amount = || garbage_amount(&writer).map(|it| (it.blocks, it.bytes)).unwrap();
-        assert_eq!((amount(), add(1, Some(99)), add(2, None), amount()), ((1, 10), 0, 1, (2, 10)));
+        let amounts = || -> Vec<(u32, u64, u64)> {
+            let amounts = garbage_per_disk(&writer).unwrap().into_iter();
+            amounts.map(|(home, amount)| (home.node.0, amount.blocks, amount.bytes)).collect()
+        };
+        assert_eq!((amounts(), add(1, Some(99)), add(2, None)), (vec![(1, 1, 10)], 0, 1));
+        assert_eq!(amounts(), [(1, 1, 10), (2, 1, 0)]);
         // A block that follows its disk replaces one that was garbage at the other node, too.
         assert_eq!(writer.execute("UPDATE OR REPLACE garbage SET node = 2, disk = 2 WHERE node = 1", []), Ok(1));
-        assert_eq!(amount(), (1, 10));
-        assert_eq!((writer.execute("DELETE FROM garbage WHERE node = 2", []), amount()), (Ok(1), (0, 0)));
+        assert_eq!(amounts(), [(2, 1, 10)]);
+        assert_eq!(writer.execute("UPDATE garbage SET reason = 'repaired'", []), Ok(1));
+        assert_eq!((add(1, Some(7)), amounts()), (1, vec![(1, 1, 7), (2, 1, 10)]));
+        assert_eq!((writer.execute("DELETE FROM garbage WHERE node = 2", []), amounts()), (Ok(1), vec![(1, 1, 7)]));
     }
 }

@@ -447,8 +447,8 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| garbage::release(tx, node)).await
     }
 
-    async fn garbage_amount(&self) -> Result<Amount> {
-        self.recorded(feed::garbage_amount).await
+    async fn garbage_per_disk(&self) -> Result<Vec<(Home, Amount)>> {
+        self.recorded(feed::garbage_per_disk).await
     }
 
     async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {

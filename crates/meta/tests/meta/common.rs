@@ -193,8 +193,6 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
             .collect();
         assert_eq!(indexed, placed, "the index of {home:?}");
     }
-    let bytes = model.garbage.values().filter_map(|it| it.bytes).sum();
-    assert_eq!(meta.garbage_amount().await.unwrap(), Amount { blocks: model.garbage.len() as u64, bytes });
     check_totals(meta, &model).await;
     check_orphans(meta, &model).await;
     model
@@ -231,6 +229,11 @@ async fn check_totals(meta: &dyn Meta, model: &Model) {
         total.first_ms = total.first_ms.min(not_before_ms);
         total.last_ms = total.last_ms.max(not_before_ms);
     }
+    let mut amounts: BTreeMap<Home, Amount> = BTreeMap::new();
+    for GarbageBlock { home, bytes, .. } in model.garbage.values() {
+        amounts.entry(*home).or_default().add(bytes.unwrap_or(0));
+    }
+    assert_eq!(meta.garbage_per_disk().await.unwrap(), Vec::from_iter(amounts));
     let mut told = meta.garbage_totals().await.unwrap();
     told.sort_by_key(|total| (total.home, total.reason));
     assert_eq!(told, totals.into_values().collect::<Vec<_>>());

@@ -66,7 +66,7 @@ impl World {
     /// The number of blocks on all disks, and the number of garbage blocks.
     async fn blocks(&self) -> (u64, u64) {
         let on_disks = self.meta.blocks_per_disk().await.unwrap().iter().map(|(_, count)| count).sum();
-        (on_disks, self.meta.garbage_amount().await.unwrap().blocks)
+        (on_disks, self.meta.garbage_per_disk().await.unwrap().iter().map(|(_, amount)| amount.blocks).sum())
     }
 }
 

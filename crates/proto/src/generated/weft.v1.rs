@@ -1079,6 +1079,12 @@ pub struct BalancePlan {
     /// under it
     #[prost(double, tag = "8")]
     pub limited_seconds: f64,
+    /// from disk to disk, most bytes first: the largest sums
+    #[prost(message, repeated, tag = "9")]
+    pub moves: ::prost::alloc::vec::Vec<DiskMoves>,
+    /// sums that were left out
+    #[prost(uint64, tag = "10")]
+    pub further_moves: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DiskLevel {
@@ -1112,6 +1118,31 @@ pub struct NodeTraffic {
     pub sends_bytes: u64,
     #[prost(uint64, tag = "4")]
     pub receives_bytes: u64,
+}
+/// All moves from a disk to another one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiskMoves {
+    #[prost(message, optional, tag = "1")]
+    pub from: ::core::option::Option<DiskName>,
+    #[prost(message, optional, tag = "2")]
+    pub to: ::core::option::Option<DiskName>,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiskName {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// of the node
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// its id
+    #[prost(string, tag = "3")]
+    pub disk: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub path: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListDamageRequest {
