@@ -30,7 +30,7 @@ meta:        types update
 agent:       types gf codes plan engine store proto update updater
 coordinator: types gf codes plan schemes control meta proto update
 client:      types gf plan engine proto update
-cli:         types codes plan schemes proto meta agent coordinator client
+cli:         types codes plan schemes control proto meta agent coordinator client
 lab:         types codes plan schemes control proto coordinator client cli
 '
 # These crates describe, compute and decide; they never wait, and know neither a database nor the wire.

@@ -5,7 +5,6 @@
 
 pub mod beside;
 pub mod duration;
-pub mod eta;
 pub mod exit;
 pub mod files;
 pub mod interrupt;

@@ -1,9 +1,6 @@
 //! Progress of long work: on a terminal, a bar with bytes, rate and remaining time; in a pipe, a plain line now and then.
 
-use crate::{
-    eta::{Estimate, Work},
-    output::human_rate,
-};
+use crate::output::human_rate;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use std::{
     fmt,
@@ -12,6 +9,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_control::eta::{Estimate, Work};
 use weft_types::{counted, human_bytes};
 
 /// The interval between plain lines; shorter work prints none.

@@ -15,13 +15,20 @@ mod pass;
 
 pub use pass::Pass;
 
-use crate::retries::Pause;
+use crate::{
+    Time,
+    eta::{Estimate, Work},
+    retries::Pause,
+};
 use std::{mem, time::Duration};
-use weft_types::{Amount, Error, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, Reaction, Result};
+use weft_types::{Amount, Error, Estimated, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, Reaction, Result};
 
 /// The first pause after the metadata could not be read or written; each next pause is twice as long, up to a limit.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LAST: Duration = Duration::from_secs(10);
+
+/// The longest estimate that is kept: a century.
+const REMAINING_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
 /// How many passes try what failed, if other items succeed or the cause may have passed.
 const PASSES_MAX: u32 = 3;
@@ -124,6 +131,8 @@ pub struct Job {
     tries: Tries,
     /// The next pause, if the next attempt fails too.
     pause: Pause,
+    /// The estimate of the remaining time, and since when: the job was taken up or resumed.
+    eta: Option<(Estimate, Time)>,
     state: State,
 }
 
@@ -148,7 +157,7 @@ impl Job {
     /// A job as recorded. `left_unsaid`: the reason if items are left that no attempt reported.
     pub fn new(asked: JobState, progress: JobProgress, left_unsaid: &'static str) -> Self {
         let (tries, pause, state) = (Tries::default(), first_pause(), State::Untouched);
-        Self { asked, asked_since: false, progress, left_unsaid, counted: false, tries, pause, state }
+        Self { asked, asked_since: false, progress, left_unsaid, counted: false, tries, pause, eta: None, state }
     }
 
     /// The progress.
@@ -171,6 +180,45 @@ impl Job {
             progress.left_blocks.push(name(Error { object: None, ..error }.to_string()));
         }
         if matches!(reaction, Reaction::Retry | Reaction::Replan) { Again::Perhaps } else { Again::InVain }
+    }
+
+    /// Counts bytes that a plan has sent over links.
+    pub fn moved(&mut self, bytes: u64) {
+        self.progress.moved_bytes = self.progress.moved_bytes.saturating_add(bytes);
+    }
+
+    /// Records how far the job is, when a pass begins and after each item. `begun_bytes`: of items that are not finished.
+    pub fn observe(&mut self, begun_bytes: u64, now: Time) {
+        let done = self.work(begun_bytes);
+        let (estimate, begun) = self.eta.get_or_insert_with(|| (Estimate::new(done), now));
+        estimate.observe(done, now.since(*begun).as_secs_f64());
+    }
+
+    /// How long the rest takes at the rate since the job was taken up or resumed; `None` if that is unknown.
+    pub fn remaining(&self, begun_bytes: u64, now: Time) -> Option<Duration> {
+        let (estimate, begun) = self.eta.as_ref()?;
+        let JobProgress { total, left, .. } = &self.progress;
+        let tried = Work { items: total.blocks.saturating_sub(left.blocks), bytes: total.bytes.saturating_sub(left.bytes) };
+        let seconds = estimate.left(self.work(begun_bytes), tried, now.since(*begun).as_secs_f64())?;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+
+    /// Keeps this estimate if it is the first one after a quarter or half of the work, so that its error is known at the end.
+    pub fn estimated(&mut self, remaining_ms: u64, now_ms: u64) {
+        let JobProgress { total, done, quarter, half, .. } = &mut self.progress;
+        let kept = match done.bytes.saturating_mul(4) / total.bytes.max(1) {
+            1 => quarter,
+            2 => half,
+            _ => return,
+        };
+        if kept.is_none() {
+            *kept = Some(Estimated { made_ms: now_ms, remaining_ms: remaining_ms.min(REMAINING_MS_MAX) });
+        }
+    }
+
+    fn work(&self, begun_bytes: u64) -> Work {
+        let done = self.progress.done;
+        Work { items: done.blocks, bytes: done.bytes.saturating_add(begun_bytes) }
     }
 
     /// Handles an event and returns the next actions. An event that answers no action is ignored.
@@ -258,6 +306,8 @@ impl Job {
     fn passed(&mut self, passed: Passed, again: Again, done_before: u64) -> Vec<Action> {
         self.pause = first_pause();
         if passed == Passed::Stopped || self.asked != JobState::Running {
+            // The time for which a person pauses it cannot be estimated.
+            (self.eta, self.progress.quarter, self.progress.half) = (None, None, None);
             return self.write(None, first_pause());
         }
         self.tries.count(self.progress.done.blocks > done_before, again);

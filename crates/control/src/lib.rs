@@ -15,6 +15,7 @@
 //! | [`cool`] | which copies are dropped when data has cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`job`] | when an operator's job works, retries and waits, and how it ended |
+//! | [`eta`] | how long work still takes |
 //! | [`node_repair`], [`conversion`] | the work of one kind of job: what is wanted, which node does it, what is left out |
 //! | [`read`] | what a read returns, and when it needs another plan |
 //! | [`recovery`], [`retries`] | whether the rest of a stripe suffices; when a failed operation is repeated |
@@ -45,6 +46,7 @@ pub mod departures;
 pub mod disk_health;
 pub mod disputes;
 pub mod drain;
+pub mod eta;
 pub mod findings;
 #[cfg(test)]
 mod fixtures;

@@ -51,6 +51,8 @@ pub(crate) enum Told<'a> {
     Plan(&'a Planned),
     /// The received share of this stripe's new blocks, in thousandths.
     Thousandths(u64),
+    /// A plan has ended, and has sent so many bytes over links.
+    Moved(u64),
     /// It continues after a failure.
     Resumed(String),
 }
@@ -218,6 +220,7 @@ impl Rebuilder<'_> {
             // The agents end tasks whose events no one reads.
             why = self.needless(machine) => return Err(Error::unavailable(why)),
         };
+        tell(Told::Moved(report.traffic().sent_bytes));
         membership::note_bad_blocks(shared, &report, &stripe.seq).await;
         Ok(report)
     }

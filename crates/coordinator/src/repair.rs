@@ -244,6 +244,8 @@ impl Telling<'_> {
             v1::repair_event::Event::Progress(v1::RepairProgress { done_bytes, total_bytes: self.total, message })
         };
         let told = match told {
+            // The last event has the sum.
+            Told::Moved(_) => return,
             Told::Plan(planned) => {
                 let plan = if self.json { planned.json().unwrap_or_default() } else { Vec::new() };
                 let plan = v1::RepairPlan { plan, stripe: self.stripe.number, lost: self.lost.to_vec() };

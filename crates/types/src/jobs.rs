@@ -125,6 +125,21 @@ pub struct JobProgress {
     pub left_blocks: Vec<LeftBlock>,
     /// The last error, with object, stripe and block; empty if there was none. At most [`JOB_ERROR_BYTES_MAX`] bytes.
     pub last_error: String,
+    /// Bytes that its plans have sent over links. Those of conversions are not counted.
+    pub moved_bytes: u64,
+    /// The estimate when a quarter of the work was done. `None`: not that far, or it has been paused since.
+    pub quarter: Option<Estimated>,
+    /// Likewise, half.
+    pub half: Option<Estimated>,
+}
+
+/// An estimate of a job's remaining time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimated {
+    /// When it was made, milliseconds since 1970.
+    pub made_ms: u64,
+    /// The remaining time, milliseconds.
+    pub remaining_ms: u64,
 }
 
 /// A block that a job left out; for a conversion, an object.
@@ -214,6 +229,15 @@ impl JobState {
             Self::Paused => matches!(next, Self::Running | Self::Cancelled),
             Self::Done | Self::Failed | Self::Cancelled => false,
         }
+    }
+}
+
+impl Estimated {
+    /// How wrong it was if the job ended then, as a part of the time that was really left; positive: it was too long. `None`: no time was
+    /// left.
+    pub fn error(self, ended_ms: u64) -> Option<f64> {
+        let left_ms = ended_ms.checked_sub(self.made_ms).filter(|left_ms| *left_ms > 0)?;
+        Some((self.remaining_ms as f64 - left_ms as f64) / left_ms as f64)
     }
 }
 

@@ -30,8 +30,8 @@ pub use error::{Cause, Error, Reaction, Result};
 pub use garbage::GarbageReason;
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use jobs::{
-    Amount, Balance, Conversion, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
-    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair, Scrub,
+    Amount, Balance, Conversion, Estimated, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
+    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair, Scrub,
 };
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use rebuild_reserve::RebuildReserve;

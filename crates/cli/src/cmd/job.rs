@@ -2,14 +2,13 @@
 
 use super::{
     healing::duration,
-    job_work::{Amount, GaveUp, What},
+    job_work::{Amount, Course, GaveUp, What},
     scrub::Scrubbed,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::{cell::Cell, time::Duration};
 use weft_cli::{
-    eta::Work,
     exit::Exit,
     interrupt,
     names::with_names,
@@ -20,6 +19,7 @@ use weft_cli::{
     target,
 };
 use weft_client::{JobChange, api};
+use weft_control::eta::Work;
 use weft_types::{Error, Reaction, Result, counted, human_bytes};
 
 /// The kind of a conversion.
@@ -59,11 +59,15 @@ EXIT CODES
   0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
-/// Show a job's task, progress and last error
+/// Show a job's task, progress, remaining time and last error
+///
+/// Also what it has sent over links, and how many stripes of the cluster would not survive a further loss. When it is done: how wrong the
+/// remaining time was that it showed at a quarter and at half of the work.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft job show 3
+  weft job show 3 --json | jq '{remaining_ms, moved_bytes, stripes_at_risk, eta_error}'
 
 EXIT CODES
   0 shown, whatever the job's state   3 no such job, or no cluster   4 no coordinator")]
@@ -153,6 +157,8 @@ pub(super) struct Report {
     /// The least remaining time at the limit on repair; null: there is no limit, or nothing is left.
     limited_ms: Option<u64>,
     stripes_under_way: u32,
+    #[serde(flatten)]
+    course: Course,
     created_ms: u64,
     changed_ms: u64,
     pub(super) warnings: Vec<String>,
@@ -344,6 +350,7 @@ pub(super) async fn with_total(session: &Session, mut job: api::Job) -> Result<a
 impl Report {
     pub(super) fn new(it: api::Job, nodes: &[api::Node]) -> Self {
         let (is_conversion, is_scrub, warnings) = (it.convert.is_some(), it.scrub.is_some(), long(&it).into_iter().collect());
+        let course = Course::new(&it);
         let amount = |it: Option<api::JobAmount>| {
             let api::JobAmount { blocks: items, bytes } = it.unwrap_or_default();
             let items = Some(items);
@@ -390,6 +397,7 @@ impl Report {
             limit: Some(it.limit).filter(|limit| !limit.is_empty()),
             limited_ms: it.limited_ms.filter(|left| *left > 0),
             stripes_under_way: it.stripes_under_way,
+            course,
             created_ms: it.created_ms,
             changed_ms: it.changed_ms,
             what,
@@ -457,6 +465,7 @@ impl Report {
         if self.stripes_under_way > 0 {
             lines.push(format!("{} stripes in progress", self.stripes_under_way));
         }
+        lines.extend(self.course.lines());
         if let Some(limit) = &self.limit {
             let left = self.limited_ms.map(|left| format!("; {} to go, or more", duration(left))).unwrap_or_default();
             lines.push(format!("held back by the limit on repair, {limit}{left} (`weft repair limit` changes it)"));

@@ -1,9 +1,9 @@
 //! What a job does, how much of it, and what it could not do, in printable form.
 
-use super::scrub::Scrubbed;
+use super::{healing::duration, scrub::Scrubbed};
 use serde::Serialize;
 use weft_client::api;
-use weft_types::{ByteSize, NodeId, human_bytes};
+use weft_types::{ByteSize, NodeId, counted, human_bytes};
 
 /// What a job does, and the first items that it could not complete.
 #[derive(Debug, Serialize)]
@@ -63,6 +63,59 @@ pub(super) struct GaveUp {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) block: Option<u32>,
     pub(super) reason: String,
+}
+
+/// How a job goes.
+#[derive(Debug, Serialize)]
+pub(super) struct Course {
+    /// At the rate so far and at the limit; null: unknown, or it does not run.
+    remaining_ms: Option<u64>,
+    /// Bytes that its plans have sent over links; null: not counted.
+    moved_bytes: Option<u64>,
+    /// Stripes of the whole cluster that can be read, but survive no further loss; null: the job has ended, or they are being counted.
+    stripes_at_risk: Option<u64>,
+    /// How wrong its estimates were; null: it is not done, or was paused.
+    eta_error: Option<EtaError>,
+}
+
+/// The errors of two estimates of the remaining time, as parts of the time that it took; positive: it was too long.
+#[derive(Debug, Serialize)]
+struct EtaError {
+    /// When a quarter of the work was done.
+    quarter: Option<f64>,
+    /// When half of it was.
+    half: Option<f64>,
+}
+
+impl Course {
+    pub(super) fn new(job: &api::Job) -> Self {
+        let [quarter, half] =
+            [job.eta_error_at_quarter, job.eta_error_at_half].map(|error| error.map(|it| f64::from(it) / 1000.0));
+        Self {
+            remaining_ms: job.remaining_ms,
+            moved_bytes: job.moved_bytes,
+            stripes_at_risk: job.stripes_at_risk,
+            eta_error: (quarter.is_some() || half.is_some()).then_some(EtaError { quarter, half }),
+        }
+    }
+
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        lines.extend(self.remaining_ms.map(|left| format!("about {} to go", duration(left))));
+        lines.extend(self.moved_bytes.filter(|bytes| *bytes > 0).map(|bytes| format!("{} sent over links", human_bytes(bytes))));
+        if let Some(count) = self.stripes_at_risk.filter(|count| *count > 0) {
+            lines.push(format!("{} of the cluster would not survive a further loss", counted(count, "stripe")));
+        }
+        if let Some(EtaError { quarter, half }) = &self.eta_error {
+            let wrong = |error: f64, when: &str| {
+                let by = if error < 0.0 { "short" } else { "long" };
+                format!("{:.0}% too {by} {when}", error.abs() * 100.0)
+            };
+            let both = [quarter.map(|it| wrong(it, "at a quarter of the work")), half.map(|it| wrong(it, "at half of it"))];
+            lines.push(format!("estimates of the time to go: {}", both.into_iter().flatten().collect::<Vec<_>>().join(", ")));
+        }
+        lines
+    }
 }
 
 /// Blocks; for a conversion, objects; for a scrub, stripes.

@@ -18,7 +18,6 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use weft_cli::{
-    eta::Work,
     exit::Exit,
     files::io_error,
     output::{Output, human_rate},
@@ -27,6 +26,7 @@ use weft_cli::{
     target,
 };
 use weft_client::{ProgressFn, PutOptions, api};
+use weft_control::eta::Work;
 use weft_types::{Error, Reaction, Result};
 
 /// Most files that are found before their turn.

@@ -7,7 +7,6 @@ use super::{
 use clap::Args;
 use serde::Serialize;
 use weft_cli::{
-    eta::Work,
     exit::Exit,
     interrupt::is_interrupted,
     output::{Output, print},
@@ -16,6 +15,7 @@ use weft_cli::{
     target,
 };
 use weft_client::{REMOVED_MAX, Removed};
+use weft_control::eta::Work;
 use weft_types::{Error, Reaction, Result};
 
 /// Remove objects

@@ -141,6 +141,7 @@ fn named_requestors_get_all_blocks_and_what_none_can_take_is_left() {
     let ended = cluster.weft(["repair", "node", lost, "--to", to[0], "--to", to[1], "--json"]).code(if full > 0 { 4 } else { 0 });
     let job = ended.json();
     assert_eq!((amounts(&job), world.held_by(lost)), ([held, held - full, full], full), "{job}");
+    assert!(job["moved_bytes"].as_u64() >= job["done"]["bytes"].as_u64() && job["remaining_ms"].is_null(), "{job}");
     if full > 0 {
         assert!(ended.stderr.contains("still lost") && ended.stderr.contains("only the named nodes"), "{}", ended.stderr);
         assert_eq!(job["state"], "failed");

@@ -192,10 +192,16 @@ impl Tally {
         self.unreadable.iter().take(limit).copied().collect()
     }
 
+    /// The stripes with blocks that cannot be read that can be read themselves, but survive no further loss.
+    pub fn at_risk(&self) -> u64 {
+        let at_risk = self.conditions().filter(|(condition, _)| !condition.blocks.is_whole() && condition.now == Some(0));
+        at_risk.map(|(_, stripes)| stripes).sum()
+    }
+
     /// The sums. `all` contains for each code the number of its stripes, and the number of losses that a stripe without bad blocks
     /// survives.
     pub fn counts(&self, all: &[(String, u64, usize)]) -> Counts {
-        let mut counts = Counts { unreadable: self.unreadable.len() as u64, ..Counts::default() };
+        let mut counts = Counts { at_risk: self.at_risk(), unreadable: self.unreadable.len() as u64, ..Counts::default() };
         let mut bearings: BTreeMap<(Option<usize>, &str), u64> = BTreeMap::new();
         let mut good: BTreeMap<&str, (u64, usize)> =
             all.iter().map(|(code, stripes, whole)| (&**code, (*stripes, *whole))).collect();
@@ -208,7 +214,6 @@ impl Tally {
             }
             let lacks_blocks = !condition.blocks.is_whole();
             counts.with_bad_blocks += if lacks_blocks { *number } else { 0 };
-            counts.at_risk += if lacks_blocks && condition.now == Some(0) { *number } else { 0 };
             counts.lost += if condition.with_all_nodes.is_none() { *number } else { 0 };
             counts.blocks = counts.blocks.plus(condition.blocks, *number);
         }

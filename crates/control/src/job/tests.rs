@@ -196,6 +196,42 @@ fn a_failed_write_of_the_end_is_retried_and_a_refused_one_is_not() {
     assert_eq!(asks(&mut job, Event::Written(Err(Error::not_found("there is no job 7")))), "End");
 }
 
+#[test]
+fn the_remaining_time_follows_the_rate_and_the_errors_of_two_estimates_are_known_at_the_end() {
+    let at = |seconds| Time::after(Duration::from_secs(seconds));
+    let mut job = passing(8);
+    job.observe(0, at(100));
+    assert_eq!(job.remaining(0, at(101)), None, "nothing is finished");
+    for second in 1..=8 {
+        job.done(10);
+        job.moved(40);
+        job.observe(0, at(100 + second));
+        let left = job.remaining(0, at(100 + second)).unwrap().as_secs_f64();
+        assert!((left - (8 - second) as f64).abs() < 0.01, "{left} after {second} s");
+        job.estimated(1_000 * (8 - second), 1_000 * second);
+    }
+    assert_eq!(job.progress().moved_bytes, 320);
+    let (quarter, half) = (job.progress().quarter.unwrap(), job.progress().half.unwrap());
+    assert_eq!(quarter, Estimated { made_ms: 2_000, remaining_ms: 6_000 });
+    assert_eq!(half, Estimated { made_ms: 4_000, remaining_ms: 4_000 });
+    assert_eq!([quarter.error(8_000), half.error(6_000), half.error(9_000)], [Some(0.0), Some(1.0), Some(-0.2)]);
+    assert_eq!(half.error(4_000), None, "no time was left");
+
+    // Half of a block is on its way.
+    let mut job = passing(4);
+    job.observe(0, at(0));
+    assert_eq!(job.remaining(5, at(1)), Some(Duration::from_secs(7)));
+    // What was given up is not waited for.
+    job.left(10, away(), |reason| LeftBlock { object: String::new(), stripe: 0, index: 0, reason });
+    assert_eq!(job.remaining(5, at(1)), Some(Duration::from_secs(5)));
+    // The time for which it is paused is no part of the rate.
+    job.done(10);
+    job.estimated(9_000, 7);
+    assert!(job.progress().quarter.is_some());
+    assert_eq!(played(&mut job, [Event::Asked(Paused), passed(Passed::Stopped, Again::InVain)]), ["", "Write"]);
+    assert_eq!((job.remaining(5, at(9)), job.progress().quarter), (None, None));
+}
+
 /// How attempts at an item end.
 #[derive(Debug, Clone, Copy)]
 enum Item {

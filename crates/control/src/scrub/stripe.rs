@@ -83,6 +83,8 @@ pub struct Outcome {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Bytes that its plans have sent over links.
+    pub moved_bytes: u64,
     /// What is wrong.
     pub wrong: Vec<WrongBlock>,
     /// Blocks that were known to be lost or corrupt.

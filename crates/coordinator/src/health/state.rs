@@ -18,6 +18,13 @@ pub(crate) struct State {
     pub(crate) crowded: Crowded,
 }
 
+impl State {
+    /// The stripes that can be read, but survive no further loss. `None`: they are still being counted.
+    pub(crate) fn at_risk(&self) -> Option<u64> {
+        (!self.survey.is_counting()).then(|| self.tally.at_risk())
+    }
+}
+
 impl Health {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A poisoned lock is safe to use: each change is one call.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     limit,
     pages::{Pages, STRIPES_PER_PAGE},
-    rebuild::{owner::Of, shares::Shares},
+    rebuild::{Told, owner::Of, shares::Shares},
     shared::Shared,
     updates::settle,
     validate,
@@ -168,7 +168,7 @@ impl BalanceJob {
     }
 
     /// Moves blocks of a stripe. Those that are no longer where they were, and those of a stripe that lacks one, stay.
-    async fn stripe(&self, moves: &Moves) -> Result<Option<(Of, Rebuilt)>> {
+    async fn stripe(&self, control: &Control, moves: &Moves) -> Result<Option<(Of, Rebuilt)>> {
         let shared = &self.shared;
         let _claim = shared.claims.claim(moves.stripe).await;
         settle::if_open(shared, moves.stripe).await?;
@@ -199,7 +199,12 @@ impl BalanceJob {
             answers: Answers::default(),
             ..request
         };
-        let rebuilt = of.rebuild(shared, (stripe, lost), &self.shares, change, |_| {}).await?;
+        let tell = |told: Told<'_>| {
+            if let Told::Moved(bytes) = told {
+                control.live().job.moved(bytes);
+            }
+        };
+        let rebuilt = of.rebuild(shared, (stripe, lost), &self.shares, change, tell).await?;
         Ok(Some((of, rebuilt)))
     }
 }
@@ -233,7 +238,7 @@ impl Passes for BalanceJob {
         let all = stream::unfold((), |()| async { gate.next().await.map(|next| (Ok(next), ())) });
         let stripe = |(ticket, moves): (_, Moves)| async move {
             control.live().moving.insert(moves.stripe.0, 0);
-            let moved = work.stripe(&moves).await;
+            let moved = work.stripe(control, &moves).await;
             gate.ended(ticket);
             control.live().moving.remove(&moves.stripe.0);
             take(&work.shared, control, &moves, moved)

@@ -49,6 +49,11 @@ impl Live {
     pub(super) fn new(job: Job) -> Self {
         Self { job, moving: BTreeMap::new(), gathered_bytes: 0, waits: Waits::default() }
     }
+
+    /// The finished bytes of items that are not finished.
+    pub(super) fn begun_bytes(&self) -> u64 {
+        self.moving.values().sum::<u64>().saturating_add(self.gathered_bytes)
+    }
 }
 
 impl Default for Jobs {

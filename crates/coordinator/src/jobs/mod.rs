@@ -7,6 +7,7 @@
 pub(crate) mod balance;
 pub(crate) mod control;
 pub(crate) mod conversion;
+mod eta;
 mod gate;
 pub(crate) mod node_repair;
 pub(crate) mod pressure;
@@ -23,14 +24,11 @@ use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
 use runner::{Passes, Runner};
 use scrub::ScrubJob;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use weft_control::job::Job;
 use weft_proto::v1;
-use weft_types::{Amount, Error, JobId, JobRecord, JobState, JobWork, LeftBlock, Result};
+use weft_types::{Amount, Error, Estimated, JobId, JobRecord, JobState, JobWork, LeftBlock, Result};
 
 /// Resumes the jobs of earlier coordinators.
 pub(crate) async fn go_on(shared: &Arc<Shared>) -> Result<()> {
@@ -169,12 +167,17 @@ fn show_left(left: LeftBlock) -> v1::LeftBlock {
 }
 
 fn show_with(shared: &Arc<Shared>, job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
-    let (progress, moving, gathered_bytes, waits_for) = match &control {
+    let (progress, under_way, begun_bytes, waits_for) = match &control {
         Some(control) => {
             let live = control.live();
-            (live.job.progress().clone(), live.moving.clone(), live.gathered_bytes, live.waits.shown())
+            (live.job.progress().clone(), live.moving.len(), live.begun_bytes(), live.waits.shown())
         }
-        None => (job.progress, BTreeMap::new(), 0, Vec::new()),
+        None => (job.progress, 0, 0, Vec::new()),
+    };
+    let (state, changed_ms, is_conversion) = (job.state, job.changed_ms, matches!(job.work, JobWork::Convert(_)));
+    let error = |made: Option<Estimated>| {
+        let error = made.filter(|_| state == JobState::Done)?.error(changed_ms)?;
+        Some((error * 1000.0).round() as i32)
     };
     let amount = |amount: Amount| Some(v1::JobAmount { blocks: amount.blocks, bytes: amount.bytes });
     let kind = job.work.kind().to_owned();
@@ -188,8 +191,13 @@ fn show_with(shared: &Arc<Shared>, job: JobRecord, control: Option<Arc<Control>>
         last_error: progress.last_error,
         created_ms: job.created_ms,
         changed_ms: job.changed_ms,
-        stripes_under_way: u32::try_from(moving.len()).unwrap_or(u32::MAX),
-        moving_bytes: moving.values().sum::<u64>().saturating_add(gathered_bytes),
+        stripes_under_way: u32::try_from(under_way).unwrap_or(u32::MAX),
+        moving_bytes: begun_bytes,
+        moved_bytes: Some(progress.moved_bytes).filter(|_| !is_conversion),
+        remaining_ms: control.as_ref().and_then(|control| eta::remaining_ms(shared, control)),
+        stripes_at_risk: if state.has_ended() { None } else { shared.health.lock().at_risk() },
+        eta_error_at_quarter: error(progress.quarter),
+        eta_error_at_half: error(progress.half),
         left_blocks: progress.left_blocks.into_iter().map(show_left).collect(),
         waits_for,
         limit: control.as_ref().map_or_else(String::new, |_| limit::text(shared)),

@@ -193,10 +193,12 @@ impl NodeRepairJob {
         let version = node_repair::object_of(&self.repair, &stripe, block, &self.shared.members.view())?;
         let Some(version) = version else { return Ok(Outcome::Gone) };
         let Some(object) = self.found(self.shared.meta.object_of(version).await)? else { return Ok(Outcome::Gone) };
-        let tell = |told: Told<'_>| {
-            if let Told::Thousandths(thousandths) = told {
+        let tell = |told: Told<'_>| match told {
+            Told::Thousandths(thousandths) => {
                 control.live().moving.insert(block.stripe.0, block.moved_bytes(thousandths));
             }
+            Told::Moved(bytes) => control.live().job.moved(bytes),
+            Told::Plan(_) | Told::Resumed(_) => {}
         };
         let rebuilt = async {
             let (rebuilder, request) = self.request(&object, stripe, block, planned.scheduled).await?;

@@ -1,6 +1,6 @@
 //! What all jobs have in common: the shell around [`Job`], which decides. It counts, runs passes, writes and waits.
 
-use super::Control;
+use super::{Control, eta};
 use crate::shared::Shared;
 use futures::{Stream, StreamExt as _, stream::FuturesUnordered};
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -163,6 +163,7 @@ impl<'a> Runner<'a> {
         let (mut items, mut under_way, mut write) = (pin!(items), FuturesUnordered::new(), tokio::time::interval(WRITE_INTERVAL));
         write.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pass, mut changed_since) = (Pass::new(concurrency), false);
+        eta::observe(self.shared, self.control);
         loop {
             let begins = pass.begins(*self.state.borrow()) && !is_held();
             if pass.is_idle() && !begins {
@@ -172,6 +173,7 @@ impl<'a> Runner<'a> {
                 biased;
                 Some(again) = under_way.next() => {
                     pass.ended(again);
+                    eta::observe(self.shared, self.control);
                     changed_since = true;
                 }
                 // The sender belongs to the job and outlives the pass. Running items finish, or wait until the job

@@ -150,6 +150,7 @@ impl ScrubJob {
             tracing::warn!(job = %self.id, %error, "cannot write how far a scrub is, trying again later");
         }
         let mut live = control.live();
+        live.job.moved(outcome.moved_bytes);
         match outcome.end {
             End::Checked | End::Gone => {
                 live.job.done(bytes);

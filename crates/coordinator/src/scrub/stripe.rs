@@ -27,7 +27,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: StripeId) -> Outcome {
         Ok(None) => return Outcome { end: End::Gone, ..Outcome::default() },
         Err(error) => return Outcome { end: End::Again(error), ..Outcome::default() },
     };
-    let mut event = Event::Begin;
+    let (mut event, mut moved_bytes) = (Event::Begin, 0);
     loop {
         let action = check.on(event, &shared.members.view());
         event = match action {
@@ -43,8 +43,10 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: StripeId) -> Outcome {
                 let read = read(shared, home, block, units).await;
                 Event::Seen(vec![(block, settled(shared, home, (block, &check.stripe().seq), read).await)])
             }
-            Action::Sum { left_out, full } => Event::Summed(sum(shared, &code, check.stripe(), &left_out, full).await),
-            Action::End(outcome) => return outcome,
+            Action::Sum { left_out, full } => {
+                Event::Summed(sum(shared, &code, check.stripe(), (&left_out[..], full), &mut moved_bytes).await)
+            }
+            Action::End(outcome) => return Outcome { moved_bytes, ..outcome },
         }
     }
 }
@@ -156,8 +158,14 @@ async fn require_believable(shared: &Shared, home: Home, block: BlockId) -> Resu
     Ok(())
 }
 
-/// Adds up the parity check of a stripe, and records the blocks that its nodes find bad.
-async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, left_out: &[u8], full: bool) -> Summed {
+/// Adds up the parity check of a stripe, and records the blocks that its nodes find bad. Adds what it sends to `moved_bytes`.
+async fn sum(
+    shared: &Arc<Shared>,
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    (left_out, full): (&[u8], bool),
+    moved_bytes: &mut u64,
+) -> Summed {
     let mut said: BTreeMap<BlockId, Error> = BTreeMap::new();
     let planned = match planned(shared, code, stripe, left_out, full) {
         Ok(planned) => planned,
@@ -167,7 +175,9 @@ async fn sum(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, lef
             return Summed::Unable;
         }
     };
-    let error = match summed(shared, &planned, stripe).await {
+    let summed = summed(shared, &planned, stripe).await;
+    *moved_bytes += summed.as_ref().map_or(0, |report| report.traffic().sent_bytes);
+    let error = match summed {
         Err(error) => {
             said.extend(error.block.map(|block| (block, error.clone())));
             error

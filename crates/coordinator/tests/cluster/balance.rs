@@ -74,6 +74,8 @@ async fn nodes_that_join_get_their_share() {
     assert!(fewest >= 44 && most <= 52, "48 each: {:?}", world.blocks(1..=12));
     let moved = ended.done.unwrap();
     assert!(moved.bytes as f64 <= 1.05 * plan.least_bytes as f64 + (24 * (64 << 10)) as f64, "{moved:?} {}", plan.least_bytes);
+    let sent = ended.moved_bytes.unwrap();
+    assert!((moved.bytes..=moved.bytes * 11 / 10).contains(&sent), "each block is sent once: {sent} for {moved:?}");
     world.assert_stored(&objects).await;
     // It is even: nothing moves again.
     let generations = world.rows("block_at WHERE generation > 1");

@@ -119,3 +119,42 @@ async fn a_cancelled_job_writes_the_results_of_stripes_under_way() {
     assert_eq!(world.not_ok("k").await, []);
     assert!(world.get("k", "").await.unwrap().0 == bytes);
 }
+
+/// The bound on the errors of the remaining time at a quarter and at half of a job over constant links, thousandths.
+const ETA_ERROR_MAX: i32 = 250;
+
+#[tokio::test(start_paused = true)]
+async fn a_job_shows_its_remaining_time_what_it_has_moved_and_what_is_at_risk() {
+    let mut world = World::new(7, 7).await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 256 << 10, cell_len: 64 << 10, ..PutOptions::default() };
+    for key in 0..48 {
+        world.client.put("b", &format!("k{key}"), &data(1 << 20, key)[..], &options).await.unwrap();
+    }
+    let lost = world.holder("k0", 0).await;
+    let held = world.block_files(lost).len() as u64;
+    world.kill(lost);
+    world.until_down(lost).await;
+    // 16 KiB every 5 ms over each link.
+    world.slow_down_agents().await;
+    let options = RepairNodeOptions { concurrency: 2, scheme: "pipeline".into(), ..RepairNodeOptions::default() };
+    let job = world.client.repair_node(NodeId(lost), &options).await.unwrap().id;
+    let half = async |world: &World| {
+        let job = world.client.job(job).await.unwrap();
+        assert_eq!(job.state, "running", "it was not seen at half of its work");
+        let is_shown = job.remaining_ms.is_some_and(|left| left > 0) && job.stripes_at_risk == Some(0);
+        2 * amounts(&job).1 >= held && is_shown && job.moved_bytes >= Some(held << 19)
+    };
+    world.until("half of it is done", half).await;
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), amounts(&ended)), ("done", (held, held, 0)), "{}", ended.last_error);
+    assert_eq!((ended.remaining_ms, ended.stripes_at_risk), (None, None));
+    // A chain of four sends a block four times.
+    let least = held << 20;
+    assert!((least..=least + least / 10).contains(&ended.moved_bytes.unwrap()), "{:?}, and {least} at least", ended.moved_bytes);
+    let errors = [ended.eta_error_at_quarter, ended.eta_error_at_half];
+    println!("errors of the remaining time at a quarter and at half of {held} blocks, thousandths: {errors:?}");
+    assert!(errors.iter().all(|error| error.is_some_and(|error| error.abs() <= ETA_ERROR_MAX)), "{errors:?}");
+    world.restart_coordinator().await;
+    let kept = world.client.job(job).await.unwrap();
+    assert_eq!((kept.moved_bytes, [kept.eta_error_at_quarter, kept.eta_error_at_half]), (ended.moved_bytes, errors));
+}

@@ -109,6 +109,7 @@ async fn one_scrub_finds_every_kind_of_damage_and_the_healer_rebuilds_it() {
     let checked = tally(&again);
     assert_eq!((checked.wrong_blocks, checked.lacking_blocks, checked.stripes, checked.blocks), (0, 0, 8, 8 * 6), "{again:?}");
     assert_eq!(checked.bytes, 8 * 6 * (256 << 10));
+    assert!(again.moved_bytes > Some(0), "the parity checks were sent: {again:?}");
     // The blame for wrong bytes is on blocks, and on no node.
     assert!(world.told().await.silent.is_empty());
 }

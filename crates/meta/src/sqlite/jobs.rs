@@ -6,13 +6,14 @@ use crate::{
     jobs::{left_shortened, shortened, subject},
     packed,
 };
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 use weft_types::{
-    Amount, Conversion, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX, LeftBlock,
+    Amount, Conversion, Estimated, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
+    LeftBlock,
 };
 
 const JOB: &str = "id, work, state, total_blocks, total_bytes, done_blocks, done_bytes, left_blocks, left_bytes, last_error,
-                   created_ms, changed_ms, left_list";
+                   created_ms, changed_ms, left_list, moved_bytes, quarter_made_ms, quarter_remaining_ms, half_made_ms, half_remaining_ms";
 
 pub(super) fn create(tx: &Transaction<'_>, work: &JobWork, now_ms: u64) -> Result<JobRecord> {
     let (kind, subject) = (work.kind(), subject(work));
@@ -72,12 +73,15 @@ pub(super) fn set_progress(tx: &Transaction<'_>, job: JobId, progress: JobProgre
 }
 
 fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgress, now_ms: u64) -> Result<()> {
-    let JobProgress { total, done, left, left_blocks, last_error } = progress;
+    let JobProgress { total, done, left, left_blocks, last_error, moved_bytes, quarter, half } = progress;
+    let made_ms = |it: &Option<Estimated>| it.map(|it| it.made_ms);
+    let remaining_ms = |it: &Option<Estimated>| it.map(|it| it.remaining_ms);
     let left_blocks: Vec<LeftBlock> = left_blocks.iter().take(LEFT_BLOCKS_MAX).map(left_shortened).collect();
     let sql =
         "UPDATE jobs SET state = ?2, total_blocks = ?3, total_bytes = ?4, done_blocks = ?5, done_bytes = ?6, left_blocks = ?7,
-               left_bytes = ?8, last_error = ?9, changed_ms = ?10, left_list = ?11 WHERE id = ?1";
-    tx.prepare_cached(sql)?.execute((
+               left_bytes = ?8, last_error = ?9, changed_ms = ?10, left_list = ?11, moved_bytes = ?12, quarter_made_ms = ?13,
+               quarter_remaining_ms = ?14, half_made_ms = ?15, half_remaining_ms = ?16 WHERE id = ?1";
+    tx.prepare_cached(sql)?.execute(params![
         job.0,
         state.name(),
         total.blocks,
@@ -89,7 +93,12 @@ fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgre
         shortened(last_error, JOB_ERROR_BYTES_MAX),
         now_ms,
         packed::pack_left(&left_blocks)?,
-    ))?;
+        moved_bytes,
+        made_ms(quarter),
+        remaining_ms(quarter),
+        made_ms(half),
+        remaining_ms(half),
+    ])?;
     Ok(())
 }
 
@@ -114,6 +123,11 @@ struct PackedJob {
 
 fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedJob> {
     let amount = |at: usize| Ok::<_, rusqlite::Error>(Amount { blocks: row.get(at)?, bytes: row.get(at + 1)? });
+    let estimated = |at: usize| {
+        let (made_ms, remaining_ms): (Option<u64>, Option<u64>) = (row.get(at)?, row.get(at + 1)?);
+        let both = made_ms.zip(remaining_ms);
+        Ok::<_, rusqlite::Error>(both.map(|(made_ms, remaining_ms)| Estimated { made_ms, remaining_ms }))
+    };
     Ok(PackedJob {
         id: row.get(0)?,
         work: row.get(1)?,
@@ -124,6 +138,9 @@ fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedJob> {
             left: amount(7)?,
             left_blocks: Vec::new(),
             last_error: row.get(9)?,
+            moved_bytes: row.get(13)?,
+            quarter: estimated(14)?,
+            half: estimated(16)?,
         },
         created_ms: row.get(10)?,
         changed_ms: row.get(11)?,

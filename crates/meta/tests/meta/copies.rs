@@ -11,10 +11,26 @@ use weft_types::{
     UploadId,
 };
 
-/// Turns a database of schema 21 into one of schema 11, in which a node is up or down, and nothing says since when.
-macro_rules! back_to_schema_11 {
+/// Turns a database of schema 22 into one of schema 21, in which jobs have no estimates.
+macro_rules! back_to_schema_21 {
     () => {
         "
+    ALTER TABLE jobs DROP COLUMN moved_bytes;
+    ALTER TABLE jobs DROP COLUMN quarter_made_ms;
+    ALTER TABLE jobs DROP COLUMN quarter_remaining_ms;
+    ALTER TABLE jobs DROP COLUMN half_made_ms;
+    ALTER TABLE jobs DROP COLUMN half_remaining_ms;
+    UPDATE schema_version SET version = 21;"
+    };
+}
+pub(crate) const BACK_TO_SCHEMA_21: &str = back_to_schema_21!();
+
+/// Turns a database of schema 22 into one of schema 11, in which a node is up or down, and nothing says since when.
+macro_rules! back_to_schema_11 {
+    () => {
+        concat!(
+            back_to_schema_21!(),
+            "
     ALTER TABLE nodes ADD COLUMN up INTEGER NOT NULL DEFAULT 1;
     UPDATE nodes SET up = state = 'up';
     ALTER TABLE nodes DROP COLUMN state;
@@ -36,11 +52,12 @@ macro_rules! back_to_schema_11 {
     ALTER TABLE cluster DROP COLUMN repair_limit;
     DROP TABLE removed_nodes;
     UPDATE schema_version SET version = 11;"
+        )
     };
 }
 pub(crate) const BACK_TO_SCHEMA_11: &str = back_to_schema_11!();
 
-/// Turns a database of schema 21 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
+/// Turns a database of schema 22 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
 pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
     back_to_schema_11!(),
     "
@@ -50,7 +67,7 @@ pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
     UPDATE schema_version SET version = 10;"
 );
 
-/// Turns a database of schema 21 into one of schema 9, which has no reasons for garbage.
+/// Turns a database of schema 22 into one of schema 9, which has no reasons for garbage.
 pub(crate) const BACK_TO_SCHEMA_9: &str = concat!(
     back_to_schema_11!(),
     "

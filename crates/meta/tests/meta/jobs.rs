@@ -8,9 +8,9 @@ use crate::{
 use std::path::Path;
 use weft_meta::*;
 use weft_types::{
-    Amount, BlockState, Epoch, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
-    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, Prefer, Scrub, ScrubPlace, ScrubRecord,
-    StripeLayout, StripeRecord,
+    Amount, BlockState, Epoch, Estimated, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState,
+    JobWork, LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, Prefer, Scrub, ScrubPlace,
+    ScrubRecord, StripeLayout, StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {
@@ -29,7 +29,18 @@ fn repair(node: u32) -> JobWork {
 fn progress(done: u64, last_error: &str) -> JobProgress {
     let amount = |blocks: u64| Amount { blocks, bytes: 10 * blocks };
     let left_blocks = vec![LeftBlock { object: "b/k".into(), stripe: 7, index: 3, reason: "too much is lost".into() }];
-    JobProgress { total: amount(9), done: amount(done), left: amount(1), left_blocks, last_error: last_error.into() }
+    let half = Some(Estimated { made_ms: 120, remaining_ms: 7_000 * done });
+    let (total, done, left) = (amount(9), amount(done), amount(1));
+    JobProgress {
+        total,
+        done,
+        left,
+        left_blocks,
+        last_error: last_error.into(),
+        moved_bytes: 4 * done.bytes,
+        quarter: None,
+        half,
+    }
 }
 
 fn fresh(path: &Path) -> SqliteMeta {
@@ -180,7 +191,7 @@ async fn a_job_of_version_3_names_nothing_that_is_left_and_keeps_what_it_says() 
     let sql = format!("{BACK_TO_SCHEMA_9}{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}");
     rusqlite::Connection::open(dir.path().join("metadata.sqlite")).unwrap().execute_batch(&sql).unwrap();
     let meta = fresh(dir.path());
-    let progress = JobProgress { left_blocks: Vec::new(), ..progress(4, "a disk") };
+    let progress = JobProgress { left_blocks: Vec::new(), moved_bytes: 0, half: None, ..progress(4, "a disk") };
     assert_eq!(meta.job(job).await.unwrap(), JobRecord { progress, ..before });
 }
 
@@ -209,7 +220,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(21));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(22));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::{
     commit_at,
     common::{garbage_of, node_of, open},
-    copies::{begun, end, fresh, put},
+    copies::{BACK_TO_SCHEMA_21, begun, end, fresh, put},
     new_put,
 };
 use weft_meta::*;
@@ -196,7 +196,7 @@ async fn a_database_of_schema_19_has_moved_no_disk() {
     let sql = "ALTER TABLE objects DROP COLUMN append; ALTER TABLE objects DROP COLUMN append_until_ms; ALTER TABLE objects DROP COLUMN append_ended;
         ALTER TABLE policies DROP COLUMN updates; ALTER TABLE stripe_terms DROP COLUMN grows_to;
         DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 19";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_21}{sql}")).unwrap();
     let meta = open(&path);
     assert_eq!(meta.nodes().await.unwrap(), before);
     take_down(&meta, epoch, 1).await;

@@ -3,6 +3,7 @@
 use crate::{
     commit_at,
     common::{Model, dump, garbage_of, mark_corrupt, open, prepare},
+    copies::BACK_TO_SCHEMA_21,
     leftovers_at,
     moved::{follow, taking},
     new_put,
@@ -512,7 +513,7 @@ async fn terms_are_listed_in_pages_and_a_database_of_schema_18_has_none() {
         ALTER TABLE objects DROP COLUMN append_ended; ALTER TABLE policies DROP COLUMN updates;
         ALTER TABLE objects DROP COLUMN updates; ALTER TABLE uploads DROP COLUMN updates;
         DROP INDEX disks_moved; ALTER TABLE disks DROP COLUMN moved_to; UPDATE schema_version SET version = 18";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_21}{sql}")).unwrap();
     let meta = open(&path);
     assert_eq!(meta.stripe_terms(None, 10).await.unwrap().items, []);
     assert_eq!(meta.stripe(stripe).await.unwrap(), before);

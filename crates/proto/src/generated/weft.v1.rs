@@ -3119,6 +3119,21 @@ pub struct Job {
     /// what such a job has checked and found
     #[prost(message, optional, tag = "20")]
     pub scrubbed: ::core::option::Option<ScrubReport>,
+    /// at the rate so far and at the limit; absent: unknown, or it does not run
+    #[prost(uint64, optional, tag = "21")]
+    pub remaining_ms: ::core::option::Option<u64>,
+    /// that its plans have sent over links; absent: not counted, as for a conversion
+    #[prost(uint64, optional, tag = "22")]
+    pub moved_bytes: ::core::option::Option<u64>,
+    /// of the whole cluster: that survive no further loss; absent: it has ended, or they are being counted
+    #[prost(uint64, optional, tag = "23")]
+    pub stripes_at_risk: ::core::option::Option<u64>,
+    /// of the remaining time that was estimated at a quarter of the work: thousandths of the time it took; positive: too long; absent: it is not done, or was paused
+    #[prost(sint32, optional, tag = "24")]
+    pub eta_error_at_quarter: ::core::option::Option<i32>,
+    /// likewise, at half of the work
+    #[prost(sint32, optional, tag = "25")]
+    pub eta_error_at_half: ::core::option::Option<i32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobAmount {

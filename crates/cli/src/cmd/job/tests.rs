@@ -46,3 +46,40 @@ fn what_was_given_up_and_what_remains_have_their_own_keys() {
     assert_eq!(convert["remaining"], serde_json::json!({"objects": 3, "bytes": 30}));
     assert_eq!(convert["gave_up_objects"][0]["object"], "b/k");
 }
+
+#[test]
+fn the_time_to_go_what_was_moved_and_what_is_at_risk_are_shown() {
+    let running = api::Job {
+        state: "running".into(),
+        remaining_ms: Some(600_000),
+        moved_bytes: Some(4 << 20),
+        stripes_at_risk: Some(2),
+        repair_node: Some(api::RepairNodeRequest::default()),
+        ..api::Job::default()
+    };
+    let lines = "about 10 min to go\n4.0 MiB sent over links\n2 stripes of the cluster would not survive a further loss";
+    let text = Report::new(running.clone(), &[]).text();
+    assert!(text.contains(lines), "{text}");
+    let json = |job: api::Job| serde_json::to_value(Report::new(job, &[])).unwrap();
+    let shown = json(running.clone());
+    assert_eq!([&shown["remaining_ms"], &shown["moved_bytes"], &shown["stripes_at_risk"]], [600_000, 4 << 20, 2]);
+    assert!(shown["eta_error"].is_null(), "{shown}");
+
+    let (eta_error_at_quarter, eta_error_at_half) = (Some(130), Some(-30));
+    let done = api::Job {
+        state: "done".into(),
+        done: Some(api::JobAmount { blocks: 1, bytes: 1 }),
+        remaining_ms: None,
+        stripes_at_risk: None,
+        eta_error_at_quarter,
+        eta_error_at_half,
+        ..running
+    };
+    let text = Report::new(done.clone(), &[]).text();
+    assert!(
+        text.contains("estimates of the time to go: 13% too long at a quarter of the work, 3% too short at half of it"),
+        "{text}"
+    );
+    assert!(!text.contains("to go\n") && !text.contains("survive"), "{text}");
+    assert_eq!(json(done)["eta_error"], serde_json::json!({"quarter": 0.13, "half": -0.03}));
+}

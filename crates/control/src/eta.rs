@@ -19,10 +19,10 @@ impl Work {
 ///
 /// Small blocks are processed at a fraction of the byte rate of large ones, so a byte rate predicts nothing if block sizes differ. The time
 /// of each interval with finished items is fitted to `item cost · items + byte cost · bytes` by non-negative least squares. While all
-/// intervals are alike, an item is assumed to cost as much as [`ITEM_BYTES`]. The costs are then scaled to the time since the start, which
+/// intervals are alike, an item is assumed to cost as much as 1 MiB. The costs are then scaled to the time since the start, which
 /// averages out the noise of single intervals.
 #[derive(Debug, Clone)]
-pub(crate) struct Estimate {
+pub struct Estimate {
     /// The finished work and the time in seconds, at the start and at the end of the last interval.
     first: (Work, f64),
     last: (Work, f64),
@@ -47,12 +47,12 @@ const ALIKE: f64 = 1e-3;
 
 impl Estimate {
     /// `done`: work that was finished before, in an unknown time.
-    pub(crate) fn new(done: Work) -> Self {
+    pub fn new(done: Work) -> Self {
         Self { first: (done, 0.0), last: (done, 0.0), sums: Sums::default() }
     }
 
     /// Records the work that is finished `seconds` after the start.
-    pub(crate) fn observe(&mut self, done: Work, seconds: f64) {
+    pub fn observe(&mut self, done: Work, seconds: f64) {
         let (step, time) = (done.since(self.last.0), seconds - self.last.1);
         if step.items == 0 || time <= 0.0 {
             return;
@@ -67,12 +67,12 @@ impl Estimate {
     }
 
     /// The bytes that were processed since the start.
-    pub(crate) fn bytes(&self, done: Work) -> u64 {
+    pub fn bytes(&self, done: Work) -> u64 {
         done.since(self.first.0).bytes
     }
 
     /// The remaining seconds; `None` before any progress.
-    pub(crate) fn left(&self, done: Work, total: Work, seconds: f64) -> Option<f64> {
+    pub fn left(&self, done: Work, total: Work, seconds: f64) -> Option<f64> {
         let (so_far, rest) = (done.since(self.first.0), total.since(done));
         if so_far.bytes == 0 {
             return None;
