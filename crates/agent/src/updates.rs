@@ -10,6 +10,7 @@
 
 mod asker;
 mod carry;
+mod early;
 pub(crate) mod fence;
 mod guests;
 mod homes;

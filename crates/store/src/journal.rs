@@ -1,5 +1,7 @@
 //! The journal of one disk: the records of updates in place, shared by all blocks of the disk.
 
+mod ahead;
+mod batch;
 mod frames;
 mod index;
 mod pending;
@@ -8,6 +10,8 @@ mod ring;
 mod ring_file;
 mod sectors;
 
+pub use ahead::Ahead;
+pub use frames::{Payload, SharedBytes};
 pub use ring::RingJournal;
 pub(crate) use ring_file::InUse;
 pub use ring_file::{NewJournal, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
@@ -30,6 +34,15 @@ impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// The end of a record's payload.
+#[derive(Debug, Default)]
+pub struct Tail {
+    /// Its bytes, in this order.
+    pub shared: Vec<SharedBytes>,
+    /// All of these bytes, if they were written while they arrived.
+    pub ahead: Option<Ahead>,
 }
 
 /// Called for a record: with its position, its block and its payload.
@@ -69,7 +82,21 @@ pub trait Journal: Send + Sync {
     /// or with one that is used up, it fails with [`Reaction::Retry`](weft_types::Reaction) if only reserved room is left.
     /// Fails with [`Reaction::InvalidInput`](weft_types::Reaction) if the payload is longer than
     /// [`record_bytes_max`](Self::record_bytes_max): [`RECORD_BYTES_MAX`] or 1/64 of the ring.
-    fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position>;
+    fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position> {
+        self.append_shared(block, bytes, Tail::default(), room)
+    }
+
+    /// The same for a record whose payload ends with shared bytes, which are not copied.
+    fn append_shared(&self, block: BlockId, bytes: &[u8], tail: Tail, room: Option<&mut Reservation>) -> Result<Position>;
+
+    /// Begins to write bytes with which the payload of a record will end, while they arrive: little is left for the sync then. There is one
+    /// such record at a time, and only while the journal has much room; otherwise `None`. Nothing is promised with it: until the record is
+    /// appended, no one reads or replays any of it.
+    fn begin_ahead(&self, len: usize) -> Option<Ahead>;
+
+    /// Writes the next of these bytes. Returns false if they are not wanted: they are more than were announced, or another record was synced
+    /// meanwhile. Then all of it was for nothing, and it may begin again.
+    fn write_ahead(&self, ahead: &mut Ahead, bytes: &[u8]) -> Result<bool>;
 
     /// Returns once this record and all before it are durable. Callers that wait at the same time share one sync of the disk.
     /// A failed sync fails the journal and its disk for good.
@@ -118,6 +145,8 @@ pub trait Journal: Send + Sync {
 pub struct JournalCounts {
     /// Records that were appended.
     pub appends: u64,
+    /// Those of them that were written while they arrived.
+    pub records_ahead: u64,
     /// Syncs of the disk.
     pub syncs: u64,
     /// Bytes that were written to the disk.

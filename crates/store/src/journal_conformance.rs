@@ -1,13 +1,14 @@
 //! The conformance suite of [`Journal`], for tests: it panics if a journal breaks the trait's contract.
 
-use crate::journal::{Journal, Position};
+use crate::journal::{Ahead, Journal, Position, Tail};
 use crate::sim_files::SimFiles;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 use weft_types::{BlockId, Reaction, Result, StripeId};
 
 /// Runs the suite. Each call of `make_journal` must return an empty journal with a ring of 1 MiB.
 pub fn check<J: Journal>(mut make_journal: impl FnMut() -> J) {
     what_is_appended_is_read_and_replayed(&make_journal());
+    a_record_is_written_while_it_arrives(&make_journal());
     one_sync_is_enough_for_all(&make_journal());
     released_records_are_gone(&make_journal());
     releases_free_room_without_an_append(&make_journal());
@@ -66,6 +67,76 @@ fn what_is_appended_is_read_and_replayed(journal: &dyn Journal) {
         Err(weft_types::Error::replan("enough"))
     });
     assert_eq!((reaction(stop), visited), (Reaction::Replan, 1));
+}
+
+/// What a record has whose payload ends with these bytes, which were written ahead or not.
+fn tail(bytes: &[u8], ahead: Option<Ahead>) -> Tail {
+    let (first, last) = bytes.split_at(bytes.len() / 3);
+    Tail { shared: vec![Arc::new(first.to_vec()), Arc::new(last.to_vec())], ahead }
+}
+
+/// Bytes that arrive in parts of a length; `None` if not all of them could be written.
+fn arrive(journal: &dyn Journal, bytes: &[u8], part: usize) -> Option<Ahead> {
+    let mut ahead = journal.begin_ahead(bytes.len())?;
+    let mut parts = bytes.chunks(part);
+    parts.all(|part| journal.write_ahead(&mut ahead, part).expect("write")).then_some(ahead)
+}
+
+fn a_record_is_written_while_it_arrives(journal: &dyn Journal) {
+    let mut expected = Vec::new();
+    let append = |head: &[u8], bytes: &[u8], ahead| {
+        let position = journal.append_shared(block(1), head, tail(bytes, ahead), None).expect("append");
+        let payload = [head, bytes].concat();
+        assert_eq!(journal.read(position).expect("read before it is durable"), payload);
+        (position, block(1), payload)
+    };
+    for (number, len) in [0, 1, 491, 492, 4096, 7872, 12_000].into_iter().enumerate() {
+        let (head, bytes) = (payload(1, number * 300), payload(number as u64, len));
+        // Others in the same batch, before and after.
+        (0..number % 3).for_each(|_| expected.push(append(&[], &[3; 700], None)));
+        let ahead = arrive(journal, &bytes, 5000);
+        assert!(ahead.is_some());
+        expected.push(append(&head, &bytes, ahead));
+        (0..number % 2).for_each(|_| expected.push(append(&[4; 20], &[], None)));
+        journal.sync(expected[expected.len() - 1].0).expect("sync");
+        assert_eq!((replayed(journal), journal.counts().records_ahead), (expected.clone(), number as u64 + 1));
+    }
+    // Another record comes first.
+    let (before, bytes) = (journal.counts(), payload(9, 9000));
+    let mut ahead = journal.begin_ahead(9000).expect("begin");
+    assert!(journal.write_ahead(&mut ahead, &bytes[..6000]).expect("write"));
+    assert!(journal.begin_ahead(10).is_none(), "one at a time");
+    expected.push(append(&[], &[5; 3000], None));
+    assert!(journal.write_ahead(&mut ahead, &bytes[6000..]).expect("write"), "it is not synced yet");
+    journal.sync(expected[expected.len() - 1].0).expect("sync");
+    assert!(!journal.write_ahead(&mut ahead, &[]).expect("write"));
+    let mut again = journal.begin_ahead(9000).expect("begin again");
+    expected.push(append(&[6], &bytes, Some(ahead)));
+    // More than was announced; then other bytes than those of the record, and too few.
+    assert!(!journal.write_ahead(&mut again, &payload(9, 9001)).expect("write"));
+    drop(again);
+    for other in [&payload(8, 9000)[..], &bytes[..8999]] {
+        expected.push(append(&[7], &bytes, arrive(journal, other, 4000)));
+        journal.sync(expected[expected.len() - 1].0).expect("sync");
+    }
+    let counts = journal.counts();
+    assert_eq!((counts.records_ahead, counts.appends), (before.records_ahead, before.appends + 4));
+    assert_eq!(replayed(journal), expected);
+    // It waits for the sync when another one begins.
+    let ahead = arrive(journal, &bytes, 9000);
+    expected.push(append(&[8], &bytes, ahead));
+    assert!(journal.begin_ahead(10).is_none());
+    journal.sync(expected[expected.len() - 1].0).expect("sync");
+    assert_eq!((replayed(journal), journal.counts().records_ahead), (expected, before.records_ahead + 1));
+    // Not in a journal that is filling, and not more than a record may have.
+    assert!(journal.begin_ahead(journal.record_bytes_max() + 1).is_none());
+    let mut filling = journal.begin_ahead(10);
+    while filling.take().is_some() {
+        let last = journal.append(block(1), &bytes, None).expect("append");
+        journal.sync(last).expect("sync");
+        filling = journal.begin_ahead(10);
+    }
+    assert!(journal.fill() < 0.85, "{}", journal.fill());
 }
 
 fn one_sync_is_enough_for_all(journal: &dyn Journal) {
@@ -229,7 +300,7 @@ impl Model {
 /// Runs a journal through crashes: for each seed some lives, each of which ends with a loss of power at a random call or with a kill.
 /// `open` opens the journal on the given files, or creates it with a ring of 1 MiB.
 pub fn check_crashes<J: Journal>(seeds: std::ops::Range<u64>, open: impl Fn(&SimFiles) -> Result<J>) {
-    let (mut crashes, mut copied) = (0, 0);
+    let (mut crashes, mut copied, mut ahead) = (0, 0, 0);
     for seed in seeds {
         let files = SimFiles::new(seed);
         let mut random = Random(seed);
@@ -245,6 +316,7 @@ pub fn check_crashes<J: Journal>(seeds: std::ops::Range<u64>, open: impl Fn(&Sim
             live(&journal, &files, &mut model, &mut random);
             crashes += u64::from(files.is_crashed());
             copied += journal.counts().bytes_copied;
+            ahead += journal.counts().records_ahead;
             drop(journal);
             if random.below(4) == 0 && !files.is_crashed() {
                 files.kill()
@@ -257,15 +329,16 @@ pub fn check_crashes<J: Journal>(seeds: std::ops::Range<u64>, open: impl Fn(&Sim
             files.restart();
         }
     }
-    assert!(crashes > 0 && copied > 0, "{crashes} crashes, {copied} bytes were copied");
+    assert!(crashes > 0 && copied > 0 && ahead > 0, "{crashes} crashes, {copied} bytes were copied, {ahead} records ahead");
 }
 
 /// Appends, syncs and releases until the power is lost, or for a while.
 fn live(journal: &dyn Journal, files: &SimFiles, model: &mut Model, random: &mut Random) {
     // In some lives, nothing is released before the journal is nearly full.
     let is_greedy = random.below(2) == 0;
+    let mut arriving: Option<(Vec<u8>, usize, Ahead)> = None;
     for _ in 0..random.below(1000) {
-        match random.below(8) {
+        match random.below(10) {
             0..5 => {
                 let bytes = payload(random.0, random.below(12_000) as usize);
                 let block = block(random.below(6));
@@ -282,6 +355,11 @@ fn live(journal: &dyn Journal, files: &SimFiles, model: &mut Model, random: &mut
                 }
                 model.durable = model.durable.max(Some(last));
             }
+            7..9 => {
+                if let Err(error) = go_on(&mut arriving, journal, model, random) {
+                    return assert!(files.is_crashed(), "{error}");
+                }
+            }
             _ if is_greedy && journal.fill() < 0.85 => {}
             _ => {
                 // Every eighth record stays for long, and stands in the way.
@@ -296,6 +374,40 @@ fn live(journal: &dyn Journal, files: &SimFiles, model: &mut Model, random: &mut
             }
         }
     }
+}
+
+/// Lets parts of a record arrive, and appends it when it is whole; or begins with one.
+fn go_on(
+    arriving: &mut Option<(Vec<u8>, usize, Ahead)>,
+    journal: &dyn Journal,
+    model: &mut Model,
+    random: &mut Random,
+) -> Result<()> {
+    let begin = |random: &mut Random| {
+        let bytes = payload(random.0, random.below(12_000) as usize);
+        journal.begin_ahead(bytes.len()).map(|ahead| (bytes, 0, ahead))
+    };
+    let Some((bytes, mut at, mut ahead)) = arriving.take().or_else(|| begin(random)) else { return Ok(()) };
+    while at < bytes.len() && random.below(6) > 0 {
+        let end = bytes.len().min(at + 1 + random.below(5000) as usize);
+        // Another record may have come first.
+        if !journal.write_ahead(&mut ahead, &bytes[at..end])? {
+            break;
+        }
+        at = end;
+    }
+    // Sometimes it is appended without the rest, as any other one.
+    if at < bytes.len() && random.below(4) > 0 {
+        *arriving = Some((bytes, at, ahead));
+        return Ok(());
+    }
+    let (head, block) = (payload(random.0, random.below(300) as usize), block(random.below(6)));
+    match journal.append_shared(block, &head, tail(&bytes, Some(ahead)), None) {
+        Ok(position) => _ = model.records.insert(position, (block, [head, bytes].concat())),
+        Err(error) if error.reaction == Reaction::Retry => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// splitmix64.

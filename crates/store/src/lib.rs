@@ -29,8 +29,8 @@ pub use block_store::{
 pub use fault::{Call, CallKind, Fault, FaultStore};
 pub use files::{FileHandle, Files, Open, RealFiles, Space};
 pub use journal::{
-    Journal, JournalCounts, NewJournal, Position, RECORD_BYTES_MAX, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, Reservation,
-    RingJournal, Visit,
+    Ahead, Journal, JournalCounts, NewJournal, Payload, Position, RECORD_BYTES_MAX, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
+    Reservation, RingJournal, SharedBytes, Tail, Visit,
 };
 pub use local::{LocalStore, NewDisk, NoSteps, Recovered, Step, Steps};
 pub use sidecar::{SIDECAR_BYTES_MAX, SIDECAR_VERSION, Sidecar};

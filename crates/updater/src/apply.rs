@@ -234,7 +234,7 @@ mod tests {
         let mut get = |number: u64, len: usize| {
             let load = || {
                 loads += 1;
-                Ok((Arc::new(Piece { start: number, bytes: vec![1; len] }), UnitChanges::new()))
+                Ok((Arc::new(Piece { start: number, bytes: vec![1; len].into() }), UnitChanges::new()))
             };
             assert_eq!(loaded.get(&delta(number), load).unwrap().0.start, number);
             (loads, loaded.bytes)

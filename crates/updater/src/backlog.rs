@@ -8,7 +8,7 @@ use crate::{
     replay::{Held, Kept},
 };
 use std::collections::VecDeque;
-use weft_store::Reservation;
+use weft_store::{Ahead, Reservation};
 use weft_types::{Error, Reaction, Result};
 use weft_update::{Batch, Entry, Event};
 
@@ -18,6 +18,8 @@ struct Waiting {
     entry: Entry,
     /// Those of [`Entry::Held`].
     deltas: Option<Deltas>,
+    /// They are written to the journal already.
+    ahead: Option<Ahead>,
     room: Option<Reservation>,
 }
 
@@ -49,11 +51,11 @@ pub(crate) fn is_passing(error: &Error) -> bool {
 impl Open {
     /// Appends an entry, behind those that wait.
     pub(crate) fn append(&mut self, entry: Entry, disk: &mut Disk) -> Result<()> {
-        let (deltas, room) = match &entry {
-            Entry::Held { record, .. } => self.deltas_of(record).map(|(deltas, room)| (Some(deltas), room))?,
-            _ => (None, None),
+        let (deltas, ahead, room) = match &entry {
+            Entry::Held { record, .. } => self.deltas_of(record).map(|(deltas, ahead, room)| (Some(deltas), ahead, room))?,
+            _ => (None, None, None),
         };
-        self.backlog.entries.push_back(Waiting { entry, deltas, room });
+        self.backlog.entries.push_back(Waiting { entry, deltas, ahead, room });
         self.append_waiting(disk)
     }
 
@@ -77,7 +79,8 @@ impl Open {
             }
             entry => (Stored::Entry(entry.clone(), waiting.deltas.take()), Vec::new()),
         };
-        let position = disk.append(self.id, &stored, waiting.room.as_mut()).inspect_err(|_| disk.journal.release(&parts));
+        let position = disk.append_ahead(self.id, &stored, waiting.ahead.take(), waiting.room.as_mut());
+        let position = position.inspect_err(|_| disk.journal.release(&parts));
         if let (Err(_), Stored::Entry(_, deltas)) = (&position, &stored) {
             waiting.deltas.clone_from(deltas);
         }

@@ -1,10 +1,10 @@
 //! What all blocks of a disk share: store, journal, bounds, and what the shell must do next.
 
-use crate::{record::Stored, updater::Output};
+use crate::{departing::Departing, record::Stored, shape::Shape, updater::Output};
 use std::sync::Arc;
-use weft_store::{BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation};
+use weft_store::{Ahead, BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation, Tail};
 use weft_types::{BlockId, PAGE_LEN, Result, UPDATE_BYTES_MAX};
-use weft_update::OUTCOMES_MAX;
+use weft_update::{Config, OUTCOMES_MAX};
 
 /// What a disk keeps in memory and on the disk for updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,7 @@ pub(crate) struct Disk {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) limits: Limits,
     pub(crate) outputs: Vec<Output>,
+    pub(crate) departing: Option<Departing>,
     /// The last append that is not synced.
     pub(crate) unsynced: Option<Position>,
     pub(crate) inflight_bytes: u64,
@@ -99,11 +100,29 @@ impl Disk {
             journal,
             limits,
             outputs: Vec::new(),
+            departing: None,
             unsynced: None,
             inflight_bytes: 0,
             ticked_ms: 0,
             stood_ms: 0,
             has_released: false,
+        }
+    }
+
+    /// What the machine of a block is given.
+    pub(crate) fn config(&self, me: BlockId, shape: &Shape) -> Config {
+        let limits = self.limits;
+        Config {
+            me,
+            dependence: shape.dependence.clone(),
+            records_max: limits.records_max,
+            outcomes_max: limits.outcomes_max,
+            sessions_max: limits.sessions_max,
+            updates_max: limits.updates_max,
+            lag_max: limits.lag_max,
+            waiting_max: limits.waiting_max,
+            reads_max: limits.reads_max,
+            batch_positions_max: limits.batch_bytes_max / shape.alpha(),
         }
     }
 
@@ -129,7 +148,19 @@ impl Disk {
 
     /// Appends a record.
     pub(crate) fn append(&mut self, block: BlockId, stored: &Stored, room: Option<&mut Reservation>) -> Result<Position> {
-        let position = self.journal.append(block, &stored.encode()?, room)?;
+        self.append_ahead(block, stored, None, room)
+    }
+
+    /// The same for a record whose deltas may be written already.
+    pub(crate) fn append_ahead(
+        &mut self,
+        block: BlockId,
+        stored: &Stored,
+        ahead: Option<Ahead>,
+        room: Option<&mut Reservation>,
+    ) -> Result<Position> {
+        let (bytes, shared) = stored.encode_shared()?;
+        let position = self.journal.append_shared(block, &bytes, Tail { shared, ahead }, room)?;
         self.unsynced = Some(position);
         Ok(position)
     }

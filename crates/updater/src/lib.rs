@@ -27,8 +27,10 @@
 //! before any new update is handled from half on, and none is admitted above 90 %. What fails for a passing reason waits and is tried again.
 
 mod apply;
+mod arriving;
 mod backlog;
 mod content;
+mod departing;
 mod disk;
 mod fault;
 mod flights;
@@ -45,7 +47,9 @@ mod updater;
 #[cfg(test)]
 mod tests;
 
+pub use arriving::DeltaPart;
 pub use content::{Content, Read, Refusal, Served};
+pub use departing::TakeParts;
 pub use disk::Limits;
 pub use opening::{OpenBlock, SettledBlock};
 pub use piece::{Piece, Pieces};

@@ -1,8 +1,9 @@
 //! A block that is updated: its state machine, what the journal contains for it, and the bytes of its updates under way.
 
 use crate::{
+    arriving::Arrivals,
     backlog::{Backlog, is_passing},
-    content::{Content, Read, at_block},
+    content::{Read, at_block},
     disk::Disk,
     fault::{Rule, dropped},
     flights::{Flights, key_of},
@@ -16,9 +17,9 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-use weft_store::{BlockReader, Position, Reservation};
+use weft_store::{Ahead, BlockReader, Position, Reservation};
 use weft_types::{BlockId, Error, PAGES_PER_UNIT, Reaction, Result, Span};
-use weft_update::{Action, Block, Config, Entry, Event, Message, NotServed, Peer, Record, Request, Sealed, UpdateId, Vector};
+use weft_update::{Action, Block, Entry, Event, Message, NotServed, Peer, Record, Request, Sealed, UpdateId, Vector};
 
 /// A delta that is to be computed.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ pub(crate) struct Open {
     flights: Flights,
     due: Vec<Due>,
     arrived: Option<Arrived>,
+    pub(crate) arrivals: Arrivals,
     /// The reads that wait.
     reads: BTreeMap<u64, Read>,
     pub(crate) backlog: Backlog,
@@ -74,7 +76,7 @@ impl Open {
         disk: &mut Disk,
         now_ms: u64,
     ) -> Result<Self> {
-        let (machine, entries) = Block::open(config(id, &shape, disk), sealed, now_ms);
+        let (machine, entries) = Block::open(disk.config(id, &shape), sealed, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
         for entry in entries {
             match disk.append(id, &Stored::Entry(entry.clone(), None), None) {
@@ -101,7 +103,7 @@ impl Open {
         let counts = (0..).zip(reader.meta().seq.counts()).filter(|(stream, count)| **count > 0 && is_contained(*stream));
         let applied: Vector = counts.map(|(stream, count)| (stream, *count)).collect();
         let entries = replayed.entries.iter().map(|kept| &kept.entry);
-        let (machine, actions) = Block::restart(config(id, &shape, disk), entries, applied, now_ms);
+        let (machine, actions) = Block::restart(disk.config(id, &shape), entries, applied, now_ms);
         let mut it = Self::with(id, machine, shape, reader);
         (it.entries, it.held) = (replayed.entries, replayed.held);
         disk.journal.release(&[replayed.orphans, replayed.parts].concat());
@@ -127,6 +129,7 @@ impl Open {
             flights: Flights::default(),
             due: Vec::new(),
             arrived: None,
+            arrivals: Arrivals::default(),
             reads: BTreeMap::new(),
             backlog: Backlog::default(),
             unsynced: 0,
@@ -165,8 +168,8 @@ impl Open {
     fn compute_early(&mut self, key: (UpdateId, u64), disk: &mut Disk) -> Result<()> {
         let Some(new) = self.flights.get(key).and_then(|flight| flight.new.get(&self.id.index)).cloned() else { return Ok(()) };
         if let Ok(at) = self.machine.read_locked(self.shape.positions(new.span())) {
-            let old = self.content(new.span(), &at, disk)?;
-            self.flights.add_delta(key, self.id.index, Arc::new(delta_of(&new, &old)), disk);
+            let (delta, _) = self.delta_for(key.0, &new, &at, disk)?;
+            self.flights.add_delta(key, self.id.index, delta, disk);
         }
         Ok(())
     }
@@ -195,7 +198,9 @@ impl Open {
                 }
                 let mine = |stream: &u8| record.part(*stream).is_some() && self.shape.dependence.of(me, *stream);
                 let pieces: Pieces = pieces.into_iter().filter(|(stream, _)| mine(stream)).collect();
-                let received = pieces.iter().map(|(stream, piece)| (*stream, piece.crc())).collect();
+                let ready = |stream| self.arrivals.ready.as_ref().filter(|ready| ready.is_of(record.id, stream));
+                let crc = |stream: u8, piece: &Piece| ready(stream).map_or_else(|| piece.crc(), |ready| ready.crc);
+                let received = pieces.iter().map(|(stream, piece)| (*stream, crc(*stream, piece))).collect();
                 let crcs = if dropped(Rule::ReceivedCrcs) { crcs } else { received };
                 self.prepare(from, Message::Prepare { stamp, record: record.clone(), crcs }, &record, pieces, disk, now_ms)
             }
@@ -276,6 +281,7 @@ impl Open {
     /// Forgets all bytes of updates under way.
     pub(crate) fn clear(&mut self, disk: &mut Disk) {
         self.flights.retain(|_| false, disk);
+        self.arrivals.forget(None, disk);
     }
 
     /// Handles an event, and all that follows from it here.
@@ -360,8 +366,8 @@ impl Open {
         Ok(())
     }
 
-    /// The deltas of a record for this block, and the room that was reserved for it.
-    pub(crate) fn deltas_of(&mut self, record: &Record) -> Result<(Deltas, Option<Reservation>)> {
+    /// The deltas of a record for this block, what is written of them already, and the room that was reserved for it.
+    pub(crate) fn deltas_of(&mut self, record: &Record) -> Result<(Deltas, Option<Ahead>, Option<Reservation>)> {
         let (all, room) = match self.arrived.take() {
             Some(arrived) if arrived.id == record.id => (arrived.pieces, arrived.room),
             _ => {
@@ -369,14 +375,21 @@ impl Open {
                 (self.flights.get(key).map(|flight| flight.deltas.clone()).unwrap_or_default(), self.flights.take_room(key))
             }
         };
+        let mut ahead = None;
         let mut deltas = Deltas { generator_hash: self.shape.generator_hash, ..Deltas::default() };
         for part in record.parts_of(self.id.index, &self.shape.dependence) {
             let missing = || Error::fatal("an update is journalled without its delta").block(self.id);
             let piece = all.get(&part.stream).ok_or_else(missing)?;
-            self.shape.unit_changes(part.stream, piece, &mut deltas.unit_changes);
+            match self.arrivals.ready.take_if(|ready| ready.is_of(record.id, part.stream)) {
+                Some(ready) => {
+                    deltas.unit_changes.extend(ready.unit_changes);
+                    ahead = ready.ahead;
+                }
+                None => self.shape.unit_changes(part.stream, piece, &mut deltas.unit_changes),
+            }
             deltas.pieces.insert(part.stream, piece.clone());
         }
-        Ok((deltas, room))
+        Ok((deltas, ahead, room))
     }
 
     /// The bytes that go with a message.
@@ -408,10 +421,10 @@ impl Open {
             let key = (due.id, due.lead_number);
             let Some(new) = self.flights.get(key).and_then(|flight| flight.new.get(&me)).cloned() else { continue };
             let early = self.flights.get(key).and_then(|flight| flight.deltas.get(&me)).filter(|_| dropped(Rule::DeltaUnderLock));
-            let content = self.machine.read_locked(due.positions).map(|at| self.content(new.span(), &at, disk));
-            let delta = match (early, content) {
-                (Some(early), _) => early.clone(),
-                (None, Ok(Ok(old))) => Arc::new(delta_of(&new, &old)),
+            let delta = self.machine.read_locked(due.positions).map(|at| self.delta_for(due.id, &new, &at, disk));
+            let (delta, crc) = match (early, delta) {
+                (Some(early), _) => (early.clone(), early.crc()),
+                (None, Ok(Ok(delta))) => delta,
                 (None, Err(NotServed::Fenced)) => continue,
                 (None, Ok(Err(error))) if !is_passing(&error) => return Err(error),
                 (None, _) => {
@@ -419,7 +432,7 @@ impl Open {
                     continue;
                 }
             };
-            events.push_back(Event::Delta { id: due.id, number: due.number, crc: delta.crc() });
+            events.push_back(Event::Delta { id: due.id, number: due.number, crc });
             self.flights.add_delta(key, me, delta, disk);
         }
         Ok(())
@@ -466,26 +479,6 @@ fn room_of(shape: &Shape, pieces: &[(u8, Span)]) -> (u64, u64) {
 /// Whether bytes are damaged that were read, and the disk goes on.
 fn is_damage(error: &Error, disk: &Disk) -> bool {
     error.reaction == Reaction::Corrupt && disk.store.failed().is_none() && disk.journal.failed().is_none()
-}
-
-fn delta_of(new: &Piece, old: &Content) -> Piece {
-    Piece { start: new.start, bytes: new.bytes.iter().zip(&old.bytes).map(|(new, old)| new ^ old).collect() }
-}
-
-fn config(id: BlockId, shape: &Shape, disk: &Disk) -> Config {
-    let limits = disk.limits;
-    Config {
-        me: id,
-        dependence: shape.dependence.clone(),
-        records_max: limits.records_max,
-        outcomes_max: limits.outcomes_max,
-        sessions_max: limits.sessions_max,
-        updates_max: limits.updates_max,
-        lag_max: limits.lag_max,
-        waiting_max: limits.waiting_max,
-        reads_max: limits.reads_max,
-        batch_positions_max: limits.batch_bytes_max / shape.alpha(),
-    }
 }
 
 impl Open {

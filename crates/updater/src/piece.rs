@@ -1,5 +1,6 @@
 //! The bytes that an update changes in one data block.
 
+use bytes::Bytes;
 use std::{collections::BTreeMap, sync::Arc};
 use weft_types::{Span, crc32c, crc32c_continued};
 
@@ -9,7 +10,7 @@ pub struct Piece {
     /// The offset of the first byte in the data block.
     pub start: u64,
     /// The bytes; not empty.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
 }
 
 impl Piece {
@@ -22,6 +23,13 @@ impl Piece {
     /// the data block the bytes lie.
     pub fn crc(&self) -> u32 {
         crc32c_continued(crc32c(&self.start.to_le_bytes()), &self.bytes)
+    }
+}
+
+/// Its bytes, which the journal shares.
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

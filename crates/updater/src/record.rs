@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_store::RECORD_BYTES_MAX;
+use weft_store::{RECORD_BYTES_MAX, SharedBytes};
 use weft_types::{BlockId, Error, PAGE_LEN, Result, Span, StripeId, crc32c};
 use weft_update::{Batch, Delta, Entry, Incarnation, Known, Outcome, Part, Record, Session, UpdateId, Vector};
 
@@ -55,24 +55,33 @@ pub(crate) enum Stored {
 impl Stored {
     /// The record's bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        let (head, raw): (Head, Vec<&[u8]>) = match self {
+        let (mut bytes, deltas) = self.encode_shared()?;
+        deltas.iter().for_each(|delta| bytes.extend_from_slice((**delta).as_ref()));
+        Ok(bytes)
+    }
+
+    /// The record's bytes without its deltas, which follow them, and these.
+    pub(crate) fn encode_shared(&self) -> Result<(Vec<u8>, Vec<SharedBytes>)> {
+        let (head, raw, shared): (Head, Vec<&[u8]>, Vec<SharedBytes>) = match self {
             Self::Entry(entry, deltas) => {
-                let raw = deltas.iter().flat_map(|deltas| deltas.pieces.values()).map(|piece| piece.bytes.as_slice());
-                (Head::of(entry, deltas.as_ref()), raw.collect())
+                let pieces = deltas.iter().flat_map(|deltas| deltas.pieces.values());
+                let shared = pieces.map(|piece| Arc::clone(piece) as SharedBytes).collect();
+                (Head::of(entry, deltas.as_ref()), Vec::new(), shared)
             }
-            Self::Images(batch, records) => (Head::Images(to_batch(batch, *records)), Vec::new()),
+            Self::Images(batch, records) => (Head::Images(to_batch(batch, *records)), Vec::new(), Vec::new()),
             Self::Pages(pages) => {
                 let head = pages.iter().map(|page| (page.number, page.bytes.len() as u32, page.crc)).collect();
-                (Head::Pages(head), pages.iter().map(|page| page.bytes.as_slice()).collect())
+                (Head::Pages(head), pages.iter().map(|page| page.bytes.as_slice()).collect(), Vec::new())
             }
         };
         let fail = |error: postcard::Error| Error::fatal(format!("cannot encode a record of the journal: {error}"));
         let mut bytes = postcard::to_extend(&head, vec![VERSION]).map_err(fail)?;
         raw.into_iter().for_each(|raw| bytes.extend_from_slice(raw));
-        if bytes.len() > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!("a record of {} bytes is too large for the journal", bytes.len())));
+        let len = bytes.len() + shared.iter().map(|bytes| (**bytes).as_ref().len()).sum::<usize>();
+        if len > RECORD_BYTES_MAX {
+            return Err(Error::invalid(format!("a record of {len} bytes is too large for the journal")));
         }
-        Ok(bytes)
+        Ok((bytes, shared))
     }
 
     /// Decodes a record of this version. Accepts any bytes and never panics.
@@ -241,7 +250,7 @@ impl StoredHeld {
         for (stream, start, len) in self.deltas {
             let (bytes, behind) = rest.split_at_checked(len as usize)?;
             start.checked_add(u64::from(len))?;
-            let piece = Piece { start, bytes: bytes.to_vec() };
+            let piece = Piece { start, bytes: bytes.to_vec().into() };
             let is_new = len > 0 && record.part(stream).is_some() && pieces.insert(stream, Arc::new(piece)).is_none();
             rest = is_new.then_some(behind)?;
         }

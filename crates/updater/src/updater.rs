@@ -348,6 +348,7 @@ impl Updater {
         let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());
         let all = self.blocks().filter(|block| !is_settled(block)).collect();
         self.each(&all, |open, disk| {
+            open.arrivals.forget(Some(disk.passed_ms(now_ms)), disk);
             open.remind(disk, now_ms)?;
             if now_ms.saturating_sub(open.forgot_ms) >= FORGET_MS {
                 open.forgot_ms = now_ms;

@@ -26,11 +26,8 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 impl Hub {
     /// Sends the deltas of an update over a route, and the messages, without them, straight to their blocks.
-    pub(crate) fn carry(&self, from: BlockId, id: UpdateId, mut route: Route, messages: BTreeMap<BlockId, (Message, Pieces)>) {
-        // Sent in turn, a slice is all that there is.
-        if !route.in_turn {
-            route.slice_len = route.slice_len.min(SLICE_LEN_MAX);
-        }
+    pub(crate) fn carry(&self, from: BlockId, id: UpdateId, route: Route, mut messages: BTreeMap<BlockId, (Message, Pieces)>) {
+        let route = with_slices(route);
         let mut pieces = Pieces::new();
         messages.values().for_each(|(_, own)| pieces.extend(own.clone()));
         let part = |(stream, piece): (&u8, &Arc<weft_updater::Piece>)| LoadPart {
@@ -39,10 +36,21 @@ impl Hub {
             len: piece.bytes.len() as u64,
         };
         let head = LoadHead { route, parts: pieces.iter().map(part).collect() };
-        let load = LoadId { from, id, attempt: self.attempts.fetch_add(1, Relaxed) };
-        let begun = head.check(from).is_ok().then(|| self.loads.begin(load, head, &pieces, messages.clone())).flatten();
-        let Some(begun) = begun else {
-            return messages.into_iter().for_each(|(to, (message, pieces))| self.post(from, to, message, pieces));
+        // The deltas may have left while they were computed.
+        let (load, begun) = match self.loads.announce((from, id), &head.parts, &messages) {
+            Some((load, missed)) => {
+                messages.retain(|to, _| !missed.contains_key(to));
+                missed.into_iter().for_each(|(to, (message, pieces))| self.post(from, to, message, pieces));
+                (load.id, None)
+            }
+            None => {
+                let load = LoadId { from, id, attempt: self.next_attempt() };
+                let begun = head.check(from).is_ok().then(|| self.loads.begin(load, head, &pieces, messages.clone())).flatten();
+                let Some(begun) = begun else {
+                    return messages.into_iter().for_each(|(to, (message, pieces))| self.post(from, to, message, pieces));
+                };
+                (load, Some(begun))
+            }
         };
         for (to, (message, _)) in messages {
             if self.fence.disk_of(to).is_some() {
@@ -51,7 +59,14 @@ impl Hub {
                 self.not_sent(from, id, to);
             }
         }
-        self.pass_on(&begun);
+        if let Some(begun) = begun {
+            self.pass_on(&begun);
+        }
+    }
+
+    /// Tells apart the loads that begin here.
+    pub(super) fn next_attempt(&self) -> u32 {
+        self.attempts.fetch_add(1, Relaxed)
     }
 
     /// A message that agent `name` has sent, and whose bytes travel. It counts as if it had come with them, once they are here.
@@ -92,6 +107,14 @@ impl Hub {
             Taken::Kept { load, is_first, is_last, message } => {
                 if is_first {
                     self.pass_on(&load);
+                }
+                let slices = load.take_early();
+                if !slices.is_empty() {
+                    let queue = self.queue_of(to);
+                    let arriving = |_| Command::Arriving { load: Arc::clone(&load), slices };
+                    if queue.is_none_or(|queue| queue.offer(0, arriving).is_err()) {
+                        load.refuse_early();
+                    }
                 }
                 if is_last && load.head.route.in_turn {
                     self.tell_arrived(&load);
@@ -147,7 +170,7 @@ impl Hub {
     }
 
     /// Begins to send a load to the blocks behind this one on the route.
-    fn pass_on(&self, load: &Arc<Load>) {
+    pub(super) fn pass_on(&self, load: &Arc<Load>) {
         let onward: Vec<BlockId> = load.head.route.onward(load.at).collect();
         let each: Vec<Vec<BlockId>> =
             if load.head.route.in_turn { vec![onward] } else { onward.into_iter().map(|to| vec![to]).collect() };
@@ -161,22 +184,26 @@ impl Hub {
     fn hand_over(&self, load: Arc<Load>, message: Message) {
         let hub = self.me.clone();
         self.spawn(async move {
-            let (id, to) = (load.id, load.at);
-            let pieces = load.pieces_of(&message);
-            let Some(queue) = hub.upgrade().and_then(|hub| {
-                if pieces.is_none() {
-                    tracing::warn!(block = %to, from = %id.from, "deltas have arrived over their route with other bytes than were sent");
-                    hub.tell_stuck(to, id, to);
-                }
-                hub.queue_of(to)
-            }) else {
+            let (from, to) = (Peer::Block(load.id.from), load.at);
+            let Some(queue) = hub.upgrade().and_then(|hub| hub.queue_of(to)) else { return };
+            if load.is_early() {
+                let bytes = usize::try_from(load.head.bytes()).unwrap_or(usize::MAX);
+                let _ended = queue.put(bytes, |_room| Command::Arrived { load, message, _room }).await;
                 return;
+            }
+            let Some(pieces) = load.pieces_of(&message) else {
+                return hub.upgrade().into_iter().for_each(|hub| hub.has_other_bytes(&load));
             };
-            let Some(pieces) = pieces else { return };
-            let (bytes, from) = (bytes_of(&pieces), Peer::Block(id.from));
             // Without a thread, the block is not updated any more.
-            let _ended = queue.put(bytes, |_room| Command::Receive { to, from, message, pieces, _room }).await;
+            let _ended = queue.put(bytes_of(&pieces), |_room| Command::Receive { to, from, message, pieces, _room }).await;
         });
+    }
+
+    /// A load has other bytes than its message says.
+    pub(crate) fn has_other_bytes(&self, load: &Load) {
+        let Load { id, at, .. } = *load;
+        tracing::warn!(block = %at, from = %id.from, "deltas have arrived over their route with other bytes than were sent");
+        self.tell_stuck(at, id, at);
     }
 
     /// Runs a task until the node stops.
@@ -185,6 +212,13 @@ impl Hub {
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
+}
+
+/// A route with slices that are as long as they are sent.
+pub(super) fn with_slices(route: Route) -> Route {
+    // Sent in turn, a slice is all that there is.
+    let slice_len = if route.in_turn { route.slice_len } else { route.slice_len.min(SLICE_LEN_MAX) };
+    Route { slice_len, ..route }
 }
 
 /// Sends a load to these blocks, one after another.
@@ -264,7 +298,7 @@ async fn send_slice(
         if hub.fence.disk_of(to).is_some() {
             let part = |cut: &Cut| {
                 let part = cut.as_part_ref();
-                Part { stream: part.stream, start: part.start, bytes: part.bytes.to_vec() }
+                Part { stream: part.stream, start: part.start, bytes: part.bytes.to_vec().into() }
             };
             let source = Source { name: hub.name.clone(), connection: 0 };
             hub.slice(source, (load.id, to), number, head, slice.iter().map(part).collect());

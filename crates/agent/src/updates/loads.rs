@@ -9,7 +9,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    ops::RangeInclusive,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicUsize},
     time::Duration,
 };
 use tokio::{
@@ -39,26 +40,31 @@ pub(crate) type Slice = Arc<[Cut]>;
 pub(crate) struct Loads(Mutex<State>);
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     /// By load, and by the block here to which it has come, or from which it comes.
-    entries: BTreeMap<(LoadId, BlockId), Entry>,
+    pub(super) entries: BTreeMap<(LoadId, BlockId), Entry>,
     /// What the loads take in memory.
     room: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// It is dropped then.
     until: Instant,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// The message for this block, until the bytes are here.
     message: Option<Message>,
     /// At the origin: what was announced, until it is sent straight.
-    announced: BTreeMap<BlockId, (Message, Pieces)>,
+    pub(super) announced: Announced,
+    /// At the origin: the blocks that it did not reach.
+    pub(super) missed: BTreeSet<BlockId>,
 }
 
+/// By the block to which it is announced.
+pub(super) type Announced = BTreeMap<BlockId, (Message, Pieces)>;
+
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// Only the message is here.
     Awaited,
     Here(Arc<Load>),
@@ -76,6 +82,8 @@ pub(crate) struct Load {
     /// Who sends them; `None` at the origin.
     source: Option<Source>,
     pub(crate) progress: watch::Sender<Progress>,
+    /// The slices that the disk has taken as they came.
+    pub(super) early: AtomicUsize,
     _room: OwnedSemaphorePermit,
 }
 
@@ -143,7 +151,7 @@ impl Default for State {
 }
 
 impl Cut {
-    fn new(part: LoadPart, piece: &Arc<Piece>) -> Self {
+    pub(super) fn new(part: LoadPart, piece: &Arc<Piece>) -> Self {
         let from = part.start.saturating_sub(piece.start) as usize;
         Self { stream: part.stream, piece: Arc::clone(piece), from, len: part.len as usize }
     }
@@ -161,6 +169,11 @@ impl Cut {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.piece.bytes.get(self.from..self.from + self.len).unwrap_or_default()
+    }
+
+    /// What it is cut from; all of it, unless it was cut here.
+    pub(crate) fn piece(&self) -> &Piece {
+        &self.piece
     }
 
     /// For sending it.
@@ -191,7 +204,7 @@ impl Load {
                 Some(cut) => Arc::clone(&cut.piece),
                 None => {
                     let bytes: Vec<&[u8]> = of_part().map(Cut::bytes).collect();
-                    Arc::new(Piece { start: part.start, bytes: bytes.concat() })
+                    Arc::new(Piece { start: part.start, bytes: bytes.concat().into() })
                 }
             };
             pieces.insert(part.stream, piece);
@@ -206,26 +219,24 @@ impl Load {
         STALL + Duration::from_secs_f64(f64::from(bytes) / BYTES_PER_SECOND_MIN)
     }
 
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.progress.send_modify(|progress| progress.is_over = true);
     }
 }
 
 impl Loads {
     /// The deltas of an update begin to travel, with what was announced to each block. `None` if there is no room for them.
-    pub(crate) fn begin(
-        &self,
-        id: LoadId,
-        head: LoadHead,
-        pieces: &Pieces,
-        announced: BTreeMap<BlockId, (Message, Pieces)>,
-    ) -> Option<Arc<Load>> {
+    pub(crate) fn begin(&self, id: LoadId, head: LoadHead, pieces: &Pieces, announced: Announced) -> Option<Arc<Load>> {
         let cut = |part: LoadPart| pieces.get(&part.stream).map(|piece| Cut::new(part, piece));
         let slices = (0..head.slices()).map(|number| head.slice(number).into_iter().filter_map(cut).collect()).collect();
+        self.begin_with(id, head, Progress { slices, ..Progress::default() }, announced)
+    }
+
+    pub(super) fn begin_with(&self, id: LoadId, head: LoadHead, progress: Progress, announced: Announced) -> Option<Arc<Load>> {
         let mut state = self.lock();
-        let load = state.load(id, id.from, head, None, Progress { slices, ..Progress::default() })?;
-        let entry = Entry { until: Instant::now() + KEPT, stage: Stage::Here(Arc::clone(&load)), message: None, announced };
-        state.entries.insert((id, id.from), entry);
+        let load = state.load(id, id.from, head, None, progress)?;
+        let stage = Stage::Here(Arc::clone(&load));
+        state.entries.insert((id, id.from), Entry { announced, ..Entry::new(Instant::now() + KEPT, stage) });
         Some(load)
     }
 
@@ -249,8 +260,8 @@ impl Loads {
         if state.entries.len() >= ENTRIES_MAX {
             return Parked::Dropped;
         }
-        let (until, announced) = (Instant::now() + KEPT, BTreeMap::new());
-        state.entries.insert((id, to), Entry { until, stage: Stage::Awaited, message: Some(message), announced });
+        let entry = Entry { message: Some(message), ..Entry::new(Instant::now() + KEPT, Stage::Awaited) };
+        state.entries.insert((id, to), entry);
         Parked::Waits
     }
 
@@ -302,8 +313,7 @@ impl Loads {
         let is_last = load.is_complete();
         // The message was sent before the bytes, or there is none for this block.
         let waits = if is_last { STALL } else { load.patience() };
-        let new = || Entry { until: Instant::now(), stage: Stage::Awaited, message: None, announced: BTreeMap::new() };
-        let entry = state.entries.entry((id, to)).or_insert_with(new);
+        let entry = state.entries.entry((id, to)).or_insert_with(|| Entry::new(Instant::now(), Stage::Awaited));
         entry.until = Instant::now() + waits;
         let message = if is_last { entry.message.take() } else { None };
         if message.is_some() {
@@ -325,12 +335,7 @@ impl Loads {
 
     /// What was announced to a block and to those behind it, and did not arrive there; each once. `is_on_route` says of the route's blocks
     /// whether the agent that tells it may do so.
-    pub(crate) fn stuck(
-        &self,
-        id: LoadId,
-        at: BlockId,
-        is_on_route: impl Fn(BlockId) -> bool,
-    ) -> BTreeMap<BlockId, (Message, Pieces)> {
+    pub(crate) fn stuck(&self, id: LoadId, at: BlockId, is_on_route: impl Fn(BlockId) -> bool) -> Announced {
         let mut state = self.lock();
         let Some(entry) = state.entries.get_mut(&(id, id.from)) else { return BTreeMap::new() };
         let Stage::Here(load) = &entry.stage else { return BTreeMap::new() };
@@ -339,6 +344,7 @@ impl Loads {
             return BTreeMap::new();
         }
         let behind = route.behind(at);
+        entry.missed.extend(&behind);
         let announced = std::mem::take(&mut entry.announced).into_iter();
         let (missing, others) = announced.partition(|(block, _)| behind.contains(block));
         entry.announced = others;
@@ -348,10 +354,8 @@ impl Loads {
     /// An update that a block here leads has its outcome: its deltas need not travel any further.
     pub(crate) fn ended(&self, from: BlockId, id: UpdateId) {
         let mut state = self.lock();
-        let first = LoadId { from, id, attempt: 0 };
-        let own = state.entries.range((first, FIRST_BLOCK)..).map(|(key, _)| *key);
-        let own: Vec<_> = own.take_while(|(load, _)| (load.from, load.id) == (from, id)).collect();
-        for key in own.into_iter().filter(|(_, at)| *at == from) {
+        let own: Vec<_> = state.entries.range(own(from, id)).map(|(key, _)| *key).filter(|(_, at)| *at == from).collect();
+        for key in own {
             state.drop_entry(&key);
         }
     }
@@ -393,9 +397,15 @@ impl Loads {
     }
 
     /// A poisoned lock is safe to use: an entry that was left half changed is dropped in time.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The entries of an update's loads that begin at a block.
+pub(super) fn own(from: BlockId, id: UpdateId) -> RangeInclusive<(LoadId, BlockId)> {
+    let last = BlockId { stripe: StripeId(u64::MAX), index: u8::MAX, copy: u8::MAX, generation: u32::MAX };
+    (LoadId { from, id, attempt: 0 }, FIRST_BLOCK)..=(LoadId { from, id, attempt: u32::MAX }, last)
 }
 
 const FIRST_BLOCK: BlockId = BlockId { stripe: StripeId(0), index: 0, copy: 0, generation: 0 };
@@ -405,7 +415,8 @@ impl State {
     fn load(&self, id: LoadId, at: BlockId, head: LoadHead, source: Option<Source>, progress: Progress) -> Option<Arc<Load>> {
         let bytes = u32::try_from(head.bytes()).ok()?.max(LOAD_BYTES_MIN as u32);
         let room = Arc::clone(&self.room).try_acquire_many_owned(bytes).ok()?;
-        Some(Arc::new(Load { id, at, head, source, progress: watch::Sender::new(progress), _room: room }))
+        let progress = watch::Sender::new(progress);
+        Some(Arc::new(Load { id, at, head, source, progress, early: AtomicUsize::new(0), _room: room }))
     }
 
     /// The loads of this name at the blocks here.
@@ -433,6 +444,10 @@ impl State {
 }
 
 impl Entry {
+    fn new(until: Instant, stage: Stage) -> Self {
+        Self { until, stage, message: None, announced: Announced::new(), missed: BTreeSet::new() }
+    }
+
     /// The load is not needed here any more. It is passed on as long as its origin keeps it.
     fn set_over(&mut self, load: &Arc<Load>) {
         self.stage = Stage::Over(Arc::downgrade(load));

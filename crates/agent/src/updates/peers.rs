@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn bytes() -> Pieces {
-        Pieces::from([(0, Arc::new(Piece { start: 0, bytes: vec![1; 64 << 10] }))])
+        Pieces::from([(0, Arc::new(Piece { start: 0, bytes: vec![1; 64 << 10].into() }))])
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,9 @@
 //! What the thread of a disk is asked to do, and the queue in which it waits.
 
-use super::fence::Opening;
+use super::{
+    fence::Opening,
+    loads::{Load, Slice},
+};
 use std::sync::Arc;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -37,6 +40,17 @@ pub(crate) enum Command {
         from: Peer,
         message: Message,
         pieces: Pieces,
+        _room: Room,
+    },
+    /// Slices of a load for a block, in order.
+    Arriving {
+        load: Arc<Load>,
+        slices: Vec<Slice>,
+    },
+    /// All of a load is here, whose slices have come before, and the message to which it belongs.
+    Arrived {
+        load: Arc<Load>,
+        message: Message,
         _room: Room,
     },
     /// The bytes of an update that this block leads could not be sent to another block.

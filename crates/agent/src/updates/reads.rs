@@ -86,7 +86,7 @@ impl Reads {
                 let start = read.range.start;
                 let (end, found, part) = match content {
                     Some(content) => {
-                        let part = Part { stream: block.index, start, bytes: content.bytes };
+                        let part = Part { stream: block.index, start, bytes: content.bytes.into() };
                         (ReadEnd::Served, Found::Served { version, crc: content.crc }, Some(part))
                     }
                     None => (ReadEnd::Unchanged, Found::Unchanged, None),

@@ -2,6 +2,7 @@
 
 use super::{
     Hub,
+    loads::{Cut, Load, Slice},
     queue::{Answer, Command, Inspected, Reply},
     reads::Reads,
 };
@@ -17,9 +18,9 @@ use tokio::{
     time::Instant,
 };
 use weft_proto::{DiskMode, LogRate, updates::Route};
-use weft_types::{BlockId, Error, Reaction, Result, human_bytes};
+use weft_types::{BlockId, Error, Reaction, Result, Span, human_bytes};
 use weft_update::{Message, NotRun, Peer, Told, UpdateId};
-use weft_updater::{Output, Pieces, SettledBlock, Updater};
+use weft_updater::{DeltaPart, Output, Pieces, SettledBlock, Updater};
 
 /// The owner of a disk's updates.
 pub(crate) struct Worker {
@@ -141,11 +142,22 @@ impl Worker {
         match command {
             Command::Request { block, term, id, pieces, route, answer, .. } => {
                 self.log_if_too_long(block, &pieces);
-                match self.asked.entry((block, id)) {
-                    Entry::Occupied(mut asked) => asked.get_mut().answers.push(answer),
-                    Entry::Vacant(new) => drop(new.insert(Asked { answers: vec![answer], route, ..Asked::default() })),
-                }
-                if let Err(error) = self.updater.request(block, term, id, pieces, now_ms) {
+                let route = match self.asked.entry((block, id)) {
+                    Entry::Occupied(mut asked) => {
+                        asked.get_mut().answers.push(answer);
+                        None
+                    }
+                    Entry::Vacant(new) => {
+                        new.insert(Asked { answers: vec![answer], route: route.clone(), ..Asked::default() });
+                        route
+                    }
+                };
+                let departing = route.and_then(|route| hub.departing((block, id), &route, &pieces));
+                let requested = match departing {
+                    Some(departing) => self.updater.request_departing((block, term, id), pieces, departing, now_ms),
+                    None => self.updater.request(block, term, id, pieces, now_ms),
+                };
+                if let Err(error) = requested {
                     self.log(&error);
                     let told = self.told_of(&error);
                     self.answer_last(block, id, told, hub);
@@ -153,6 +165,14 @@ impl Worker {
             }
             Command::Receive { to, from, message, pieces, .. } => {
                 let received = self.updater.receive(to, from, message, pieces, now_ms);
+                self.passing(received, hub);
+            }
+            Command::Arriving { load, slices } => {
+                let arrived = self.arrive(&load, &slices, now_ms);
+                self.passing(arrived, hub);
+            }
+            Command::Arrived { load, message, .. } => {
+                let received = self.receive_arrived(&load, message, hub, now_ms);
                 self.passing(received, hub);
             }
             Command::Read(reading) => self.reads.begin(*reading, &mut self.updater, hub, now_ms),
@@ -202,6 +222,30 @@ impl Worker {
                 let ticked = self.updater.tick(now_ms);
                 self.passing(ticked, hub);
                 self.tidy(hub, now_ms);
+            }
+        }
+    }
+
+    /// Slices of a load are here.
+    fn arrive(&mut self, load: &Load, slices: &[Slice], now_ms: u64) -> Result<()> {
+        let Some(whole) = load.head.parts.first() else { return Ok(()) };
+        let (stream, whole) = (whole.stream, Span::new(whole.start, whole.start + whole.len));
+        let mut pieces = slices.iter().flat_map(|slice| slice.iter()).map(Cut::piece);
+        let part = |piece| DeltaPart { id: load.id.id, attempt: load.id.attempt, stream, whole, piece };
+        pieces.try_for_each(|piece| self.updater.arrive(load.at, part(piece), now_ms))
+    }
+
+    /// All of a load is here, and its message.
+    fn receive_arrived(&mut self, load: &Load, message: Message, hub: &Hub, now_ms: u64) -> Result<()> {
+        let (from, to) = (Peer::Block(load.id.from), load.at);
+        if self.updater.receive_arrived(to, from, message.clone(), now_ms)? {
+            return Ok(());
+        }
+        match load.pieces_of(&message) {
+            Some(pieces) => self.updater.receive(to, from, message, pieces, now_ms),
+            None => {
+                hub.has_other_bytes(load);
+                Ok(())
             }
         }
     }

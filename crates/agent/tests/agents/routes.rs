@@ -228,7 +228,9 @@ async fn altered_bytes_are_never_committed_and_the_update_still_is() {
     let mut updated = Updated::start(&cluster, stripe()).await;
     let alter = |packet: Packet, mut parts: Vec<Part>| {
         if let Packet::Slice { number: 5, .. } = packet {
-            parts[0].bytes[777] ^= 0x10;
+            let mut bytes = parts[0].bytes.to_vec();
+            bytes[777] ^= 0x10;
+            parts[0].bytes = bytes.into();
         }
         vec![(packet, parts)]
     };
@@ -251,17 +253,20 @@ async fn a_message_may_come_before_or_after_its_bytes() {
         let cluster = Cluster::start(options()).await;
         let mut updated = Updated::start(&cluster, stripe()).await;
         let (slices, mut held) = (LEN.div_ceil(SLICE as usize) as u32, Vec::new());
-        let mut seen = 0;
+        let (mut seen, mut is_message_there) = (0, false);
         let reorder = move |packet: Packet, parts: Vec<Part>| {
             let is_slice = matches!(packet, Packet::Slice { .. });
             seen += u32::from(is_slice);
-            let is_held = matches!(packet, Packet::Announced { .. }) && !is_message_first;
+            let is_announced = matches!(packet, Packet::Announced { .. });
+            is_message_there |= is_announced;
+            // Slices leave before the delta is computed.
+            let is_held = if is_message_first { is_slice && !is_message_there } else { is_announced && seen < slices };
             if is_held {
                 held.push((packet, parts));
                 return Vec::new();
             }
             let mut passed = vec![(packet, parts)];
-            if is_slice && seen == slices {
+            if is_announced || seen == slices {
                 passed.append(&mut held);
             }
             passed

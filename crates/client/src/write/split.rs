@@ -2,7 +2,8 @@
 //!
 //! An update is a range of the stripe's data, so it is one range of each data block: see [`StripeLayout::block_range`].
 
-use crate::stripe_data::pieces_of;
+use crate::stripe_data::{Piece, pieces_of};
+use bytes::Bytes;
 use weft_proto::updates::Part;
 use weft_types::{Span, StripeLayout};
 
@@ -25,16 +26,19 @@ pub(crate) fn next_end(layout: &StripeLayout, data: Span, bytes_max: u64) -> u64
 }
 
 /// The parts of an update, ascending by data block: `bytes` are the new bytes of the range `data` of the stripe's data.
-pub(crate) fn parts(layout: &StripeLayout, data: Span, bytes: &[u8]) -> Vec<Part> {
+pub(crate) fn parts(layout: &StripeLayout, data: Span, bytes: &Bytes) -> Vec<Part> {
     let part = |(index, range): (u32, Span)| {
         let mut pieces = Vec::new();
         pieces_of(layout, index, range.start, range.len(), 0, &mut pieces);
-        let mut joined = Vec::with_capacity(range.len() as usize);
-        for piece in pieces {
+        let of = |piece: &Piece| {
             let from = (piece.data_offset - data.start) as usize;
-            joined.extend_from_slice(bytes.get(from..from + piece.len).unwrap_or_default());
-        }
-        Part { stream: index as u8, start: range.start, bytes: joined }
+            bytes.get(from..from + piece.len).unwrap_or_default()
+        };
+        let bytes = match &pieces[..] {
+            [one] => bytes.slice_ref(of(one)),
+            pieces => pieces.iter().map(of).collect::<Vec<_>>().concat().into(),
+        };
+        Part { stream: index as u8, start: range.start, bytes }
     };
     layout.data_ranges(data).map(part).collect()
 }
@@ -84,7 +88,7 @@ mod tests {
                 assert_eq!(update.start, at, "a gap or an overlap in {layout:?}");
                 assert!(!update.is_empty() && update.len() <= bytes_max, "{update:?} of {bytes_max} bytes in {layout:?}");
                 let bytes = &new[(update.start - data.start) as usize..][..update.len() as usize];
-                let parts = parts(&layout, update, bytes);
+                let parts = parts(&layout, update, &Bytes::copy_from_slice(bytes));
                 assert_eq!(parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>(), update.len());
                 assert!(parts.windows(2).all(|pair| pair[0].stream < pair[1].stream), "two ranges of a block");
                 for part in parts {

@@ -75,7 +75,7 @@ pub(crate) fn serve(agents: &Agents, node: NodeId, read: OpenRead) -> Option<(Fo
     }
     let bytes = content[range.start as usize..range.end as usize].to_vec();
     let crc = crc32c(&bytes) ^ u32::from(answer == Some(Answer::WrongChecksum));
-    Some((Found::Served { version, crc }, Some(Part { stream: read.block.index, start: range.start, bytes })))
+    Some((Found::Served { version, crc }, Some(Part { stream: read.block.index, start: range.start, bytes: bytes.into() })))
 }
 
 impl World {

@@ -145,7 +145,7 @@ impl UpdateClient {
         let is_asked = |part: &Part| part.stream == block.index && part.start == range.start && part.bytes.len() as u64 == len;
         let part = part.filter(is_asked).ok_or_else(|| wrong("it sent another range than was asked for"))?;
         match crc32c(&part.bytes) == crc {
-            true => Ok((found, part.bytes)),
+            true => Ok((found, part.bytes.into())),
             false => Err(wrong("the bytes of a read do not have the checksum that it names")),
         }
     }

@@ -6,7 +6,7 @@ use crate::{
     net::BoxStream,
     token::LinkToken,
 };
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use std::io::Cursor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
@@ -132,8 +132,8 @@ pub struct Part {
     pub stream: u8,
     /// The offset of the first byte in the data block.
     pub start: u64,
-    /// The bytes; not empty.
-    pub bytes: Vec<u8>,
+    /// The bytes; not empty. Those of a packet that was received are shared with its other parts.
+    pub bytes: Bytes,
 }
 
 /// A [`Part`] that is sent.
@@ -278,7 +278,7 @@ impl<S: AsyncRead + Unpin> UpdateReader<S> {
             }
             self.frames.read_payload(&announced, &mut bytes).await?;
             if !more {
-                return decode(&bytes, self.head_max);
+                return decode(bytes.freeze(), self.head_max);
             }
         }
     }
@@ -291,7 +291,7 @@ fn are_valid(parts: &[PartHead]) -> bool {
         && len <= UPDATE_BYTES_MAX as u64
 }
 
-fn decode(mut bytes: &[u8], head_max: HeadMax) -> Result<(Packet, Vec<Part>), FrameError> {
+fn decode(mut bytes: Bytes, head_max: HeadMax) -> Result<(Packet, Vec<Part>), FrameError> {
     let invalid = |what: &str| FrameError::Unexpected(format!("received an invalid packet of updates: {what}"));
     if bytes.len() < LEN_BYTES {
         return Err(invalid("it has no head"));
@@ -300,20 +300,16 @@ fn decode(mut bytes: &[u8], head_max: HeadMax) -> Result<(Packet, Vec<Part>), Fr
     if head_len > bytes.len().min(head_max.bytes()) {
         return Err(invalid("its head is too long"));
     }
-    let (head, mut rest) = bytes.split_at(head_len);
+    let mut rest = bytes.split_off(head_len);
     let (Head { packet, parts }, behind): (Head<Packet>, &[u8]) =
-        postcard::take_from_bytes(head).map_err(|_| invalid("its head cannot be decoded"))?;
+        postcard::take_from_bytes(&bytes).map_err(|_| invalid("its head cannot be decoded"))?;
     if !behind.is_empty() || !are_valid(&parts) || parts.iter().map(|part| part.len).sum::<u64>() != rest.len() as u64 {
         return Err(invalid("its parts do not fit"));
     }
     if let Some(fault) = fault_of(&packet, !parts.is_empty()) {
         return Err(invalid(fault));
     }
-    let take = |PartHead { stream, start, len }: PartHead| {
-        let (bytes, others) = rest.split_at(len as usize);
-        rest = others;
-        Part { stream, start, bytes: bytes.to_vec() }
-    };
+    let take = |PartHead { stream, start, len }: PartHead| Part { stream, start, bytes: rest.split_to(len as usize) };
     Ok((packet, parts.into_iter().map(take).collect()))
 }
 

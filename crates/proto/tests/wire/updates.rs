@@ -404,7 +404,7 @@ async fn a_read_returns_the_bytes_that_were_asked_for_or_the_reason() {
     let version = || Version { term: 3, trimmed: 1, numbers: vec![2] };
     let served = |bytes: &[u8]| Found::Served { version: version(), crc: weft_proto::crc32c(bytes) };
     let bytes = part(0, 50).bytes;
-    let of = |start, bytes: &[u8]| vec![Part { stream: 0, start, bytes: bytes.to_vec() }];
+    let of = |start, bytes: &[u8]| vec![Part { stream: 0, start, bytes: bytes.to_vec().into() }];
     let answers = vec![
         (served(&bytes), of(100, &bytes)),
         (Found::Unchanged, vec![]),
@@ -427,7 +427,7 @@ async fn a_read_returns_the_bytes_that_were_asked_for_or_the_reason() {
     for _ in 0..6 {
         got.push(client.read(read(100, 50)).await);
     }
-    assert_eq!(got[0], Ok((served(&bytes), bytes.clone())));
+    assert_eq!(got[0], Ok((served(&bytes), bytes.to_vec())));
     assert_eq!(got[1], Ok((Found::Unchanged, vec![])));
     assert_eq!(got[2], Ok((Found::Refused(ReadRefusal::Busy), vec![])));
     for (wrong, says) in [(3, "checksum"), (4, "another range"), (5, "another range")] {

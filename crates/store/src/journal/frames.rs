@@ -4,12 +4,23 @@
 //! and payload. A length of 0 ends the chain.
 
 use serde::{Deserialize, Serialize};
-use weft_types::{BlockId, Error, Result, StripeId, crc32c, crc32c_continued};
+use std::{fmt, sync::Arc};
+use weft_types::{BlockId, Error, Result, StripeId, crc32c, crc32c_continued, crc32c_joined};
+
+/// Bytes that a journal shares with those who append them, instead of a copy.
+pub trait Payload: AsRef<[u8]> + fmt::Debug + Send + Sync {}
+
+impl<T: AsRef<[u8]> + fmt::Debug + Send + Sync> Payload for T {}
+
+/// Shared bytes.
+pub type SharedBytes = Arc<dyn Payload>;
 
 /// Length and checksum.
 const PREFIX: usize = 8;
 /// The most bytes of a frame in addition to the payload of its record.
 pub(super) const FRAME_EXTRA_MAX: usize = PREFIX + 40;
+/// The least bytes of [`pad`]: those of a frame that names no released record.
+pub(super) const PAD_MIN: usize = PREFIX + 2;
 
 /// What a frame is. The order of the variants is part of the format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +29,7 @@ pub(super) enum Head {
     Batch(BatchHead),
     /// A record; its payload follows.
     Record(RecordHead),
-    /// These records are released. Each position is given as the difference to the one before, in ascending order.
+    /// These records are released. Each position is given as the difference to the one before, in ascending order. A payload means nothing.
     Released(Vec<u64>),
 }
 
@@ -70,6 +81,30 @@ pub(super) fn push(stream: &mut Vec<u8>, head: &Head, payload: &[u8]) -> Result<
     stream[start..start + 4].copy_from_slice(&len);
     stream[start + 4..start + PREFIX].copy_from_slice(&crc.to_le_bytes());
     Ok(body_len + PREFIX)
+}
+
+/// The beginning of a record's frame, whose payload is `payload` and then the shared bytes, which follow it. Returns it with the place of
+/// the payload in it. `shared_crc` is the CRC32C of the shared bytes.
+pub(super) fn begin(head: RecordHead, payload: &[u8], shared: &[SharedBytes], shared_crc: u32) -> Result<(Vec<u8>, usize)> {
+    let mut frame = Vec::with_capacity(FRAME_EXTRA_MAX + payload.len());
+    push(&mut frame, &Head::Record(head), payload)?;
+    let payload_at = frame.len() - payload.len();
+    if !shared.is_empty() {
+        let shared_len: usize = shared.iter().map(|bytes| (**bytes).as_ref().len()).sum();
+        let len = u32::try_from(frame.len() - PREFIX + shared_len).map_err(|_| Error::invalid("the record is too long"))?;
+        let len = len.to_le_bytes();
+        let crc = crc32c_continued(crc32c(&len), &frame[PREFIX..]);
+        let crc = crc32c_joined(crc, shared_crc, shared_len as u64);
+        frame[..4].copy_from_slice(&len);
+        frame[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
+    }
+    Ok((frame, payload_at))
+}
+
+/// Appends a frame of so many bytes that means nothing.
+pub(super) fn pad(stream: &mut Vec<u8>, len: usize) -> Result<()> {
+    let zeros = len.checked_sub(PAD_MIN).ok_or_else(|| Error::fatal("a frame that pads is too short"))?;
+    push(stream, &Head::Released(Vec::new()), &vec![0; zeros]).map(drop)
 }
 
 /// A frame that was read.
@@ -136,6 +171,26 @@ mod tests {
             prop_assert!(read(&stream[len..]).unwrap().is_none());
             stream[len / 2] ^= 1;
             prop_assert!(read(&stream).is_err());
+        }
+
+        #[test]
+        fn a_frame_with_shared_bytes_is_as_if_they_were_not_shared(position: u64, payload: Vec<u8>, shared: Vec<Vec<u8>>) {
+            let head = RecordHead::new(position, BlockId { stripe: StripeId(1), index: 2, copy: 3, generation: 4 });
+            let (all, mut whole) = (shared.concat(), Vec::new());
+            push(&mut whole, &Head::Record(head), &[&payload[..], &all].concat()).unwrap();
+            let shared: Vec<SharedBytes> = shared.into_iter().map(|bytes| Arc::new(bytes) as SharedBytes).collect();
+            let (mut frame, payload_at) = begin(head, &payload, &shared, crc32c(&all)).unwrap();
+            prop_assert_eq!(&frame[payload_at..], &payload[..]);
+            frame.extend_from_slice(&all);
+            prop_assert_eq!(frame, whole);
+        }
+
+        #[test]
+        fn padding_is_as_long_as_it_should_be_and_names_nothing(len in PAD_MIN..3000) {
+            let mut stream = Vec::new();
+            pad(&mut stream, len).unwrap();
+            let frame = read(&stream).unwrap().unwrap();
+            prop_assert_eq!((frame.head, frame.len, stream.len()), (Head::Released(Vec::new()), len, len));
         }
 
         #[test]

@@ -4,16 +4,20 @@
 //! Appended records wait in memory. A thread that syncs one of them writes all waiting records as one batch, with one write and one sync, unless
 //! another thread is writing; then it waits for that thread. So at most one batch is not durable, and the next names it.
 //!
+//! A record that arrives slowly may be written ahead (`ahead.rs`): it then is part of the next batch, unless another batch comes first.
+//!
 //! Space is given back at the tail: past batches without a live record. A live record that stands in the way for long is copied to the
 //! head. It keeps its position, and the copy counts. A batch may overwrite only what is behind the tail that a durable batch names.
 
-use super::frames::{self, BatchHead, FRAME_EXTRA_MAX, Head, RecordHead};
+use super::ahead::{self, Ahead, Claimed};
+use super::batch::{self, Batch, RELEASED_MAX, batch_bytes, released_max};
+use super::frames::{self, FRAME_EXTRA_MAX, Head, RecordHead};
 use super::index::{Index, Live, ring_bytes};
-use super::pending::Pending;
+use super::pending::{Pending, Record};
 use super::recovery;
 use super::ring_file::{NewJournal, RingFile};
-use super::sectors::{CONTENT, PAGE, SECTOR, pages_of};
-use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation, Visit};
+use super::sectors::{CONTENT, PAGE, SECTOR};
+use super::{Journal, JournalCounts, Position, RECORD_BYTES_MAX, Reservation, Tail, Visit};
 use crate::local::{Step, device::Device};
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,7 +27,7 @@ use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use weft_types::{BlockId, Error, Result};
+use weft_types::{BlockId, Error, Result, crc32c_continued};
 
 /// Above this fill, no room is reserved.
 const RESERVED_PERCENT: u64 = 90;
@@ -41,14 +45,6 @@ const COPIED_BYTES_MAX: u64 = RECORD_BYTES_MAX as u64;
 /// The bytes of records that are written as one batch: the largest record, or several of usual length.
 const BATCH_BYTES: usize = 8 << 20;
 const _: () = assert!(3 * COPIED_BYTES_MAX <= recovery::BATCH_PAGES_MAX as u64 * PAGE as u64);
-/// The released positions that a batch names at most, twice over, and as many for each of its records. They fit in the room that is counted
-/// for each record.
-const RELEASED_MAX: usize = 150;
-const RELEASED_PER_RECORD: usize = 2;
-/// The most bytes of a released position.
-const RELEASED_BYTES: usize = 10;
-/// The most bytes of the frame of a batch's head.
-const HEAD_BYTES_MAX: usize = FRAME_EXTRA_MAX;
 /// The most batches that one reservation writes to make room.
 const BATCHES_FOR_ROOM_MAX: u32 = 64;
 
@@ -72,6 +68,8 @@ struct State {
     /// Being written.
     writing: Arc<Pending>,
     is_writing: bool,
+    /// Sectors of the next batch that are written already.
+    claimed: Option<Claimed>,
     /// Released, and not named by a batch, in the order of the releases.
     released: VecDeque<u64>,
     /// How many releases a durable batch has named.
@@ -82,6 +80,7 @@ struct State {
     /// The highest position that is durable; 0: none.
     durable: u64,
     last_number: u64,
+    /// Higher than that of any batch of which a sector may exist.
     next_number: u64,
     /// What is behind may be overwritten.
     durable_tail: u64,
@@ -104,6 +103,7 @@ impl RingJournal {
             pending: Pending::default(),
             writing: Arc::default(),
             is_writing: false,
+            claimed: None,
             released: VecDeque::new(),
             named: 0,
             releases: 0,
@@ -201,31 +201,39 @@ impl RingJournal {
     fn write_batch<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        pending: Pending,
+        mut pending: Pending,
         copies: Vec<(u64, Live)>,
         released: Vec<u64>,
     ) -> MutexGuard<'a, State> {
-        let (number, before) = (state.next_number, state.last_number);
+        let released_count = released.len();
+        let ahead = pending.ahead.take().filter(|(position, ahead)| {
+            let leads = pending.get(*position).is_some_and(|record| batch::leads(released_count, record));
+            leads && state.claimed.as_ref().is_some_and(|claimed| claimed.is(ahead))
+        });
+        // What else was written ahead is in the way.
+        state.claimed = None;
+        let number = ahead.as_ref().map_or(state.next_number, |(_, ahead)| ahead.number);
+        state.next_number = state.next_number.max(number + 1);
+        state.counts.records_ahead += u64::from(ahead.is_some());
         let (at, tail) = (state.index.head, state.index.tail());
-        let next_position = pending.records.last().map_or(state.durable + 1, |(position, _)| position + 1);
+        let next_position = pending.records.last().map_or(state.durable + 1, |record| record.position + 1);
         state.writing = Arc::new(pending);
-        let pending = Arc::clone(&state.writing);
-        let named = released.len() as u64;
+        let (pending, before) = (Arc::clone(&state.writing), state.last_number);
         drop(state);
 
+        let batch = Batch { number, before, at, tail, next_position, released, copies: &copies, pending: &pending, ahead };
         // If it panicked and this went on, the others would wait for ever.
-        let write =
-            AssertUnwindSafe(|| self.write_pages(&pending, &copies, released, (number, before), (at, tail, next_position)));
-        let written = catch_unwind(write).unwrap_or_else(|_| Err(Error::fatal("a thread panicked while it wrote a batch")));
+        let written = catch_unwind(AssertUnwindSafe(|| batch.write(&self.ring)));
+        let written = written.unwrap_or_else(|_| Err(Error::fatal("a thread panicked while it wrote a batch")));
 
         let mut state = self.lock();
         state.writing = Arc::default();
         match written {
             Ok((pages, records)) => {
                 state.index.durable(at, pages, &records);
-                (state.last_number, state.next_number, state.durable_tail) = (number, number + 1, tail);
+                (state.last_number, state.durable_tail) = (number, tail);
                 state.durable = next_position - 1;
-                state.named += named;
+                state.named += released_count as u64;
                 state.counts.syncs += 1;
                 state.counts.bytes_written += u64::from(pages) * PAGE as u64;
                 state.counts.bytes_copied += copies.iter().map(|(_, live)| ring_bytes(live.len)).sum::<u64>();
@@ -235,57 +243,18 @@ impl RingJournal {
         state
     }
 
-    /// Writes and syncs the pages of a batch: its number and the one before, where it begins, its tail and the next position. Returns how
-    /// many there are, and where its records begin.
-    fn write_pages(
-        &self,
-        pending: &Pending,
-        copies: &[(u64, Live)],
-        released: Vec<u64>,
-        (number, before): (u64, u64),
-        (at, tail, next_position): (u64, u64, u64),
-    ) -> Result<(u32, Vec<(u64, u32)>)> {
-        self.assemble(copies, released).and_then(|Pending { stream, mut records }| {
-            let mut head = Vec::new();
-            // The length of the head does not depend on the pages by more than the page that is counted for it.
-            let pages = pages_of(HEAD_BYTES_MAX + stream.len() + pending.stream.len()) as u32;
-            frames::push(&mut head, &Head::Batch(BatchHead { at, pages, tail, next_position }), &[])?;
-            let offset = (head.len() + stream.len()) as u32;
-            records.iter_mut().for_each(|(_, start)| *start += head.len() as u32);
-            records.extend(pending.records.iter().map(|(position, start)| (*position, start + offset)));
-            let padding = pages as usize * (PAGE / SECTOR) * CONTENT - head.len() - stream.len() - pending.stream.len();
-            let behind = u32::try_from(number - before).map_err(|_| Error::fatal("the journal was torn too often"))?;
-            let parts = [&head[..], &stream, &pending.stream, &vec![0; padding]];
-            let sectors = self.ring.sealer.pack(&parts, number, behind);
-            let device = &self.ring.device;
-            device.step(Step::WriteJournal, || self.ring.write(at, &sectors))?;
-            device.step(Step::SyncJournal, || self.ring.sync())?;
-            Ok((pages, records))
-        })
-    }
-
-    /// The frames of released and of copied records.
-    fn assemble(&self, copies: &[(u64, Live)], released: Vec<u64>) -> Result<Pending> {
-        let mut batch = Pending::default();
-        if !released.is_empty() {
-            frames::push(&mut batch.stream, &frames::released(released), &[])?;
+    /// Calls `write` without the lock, and lets others wait meanwhile.
+    fn while_writing<T>(&self, mut state: MutexGuard<'_, State>, write: impl FnOnce() -> Result<T>) -> Result<T> {
+        state.is_writing = true;
+        drop(state);
+        let written = catch_unwind(AssertUnwindSafe(write));
+        let written = written.unwrap_or_else(|_| Err(Error::fatal("a thread panicked while it wrote to the journal")));
+        if let Err(error) = &written {
+            self.ring.device.fail(Step::WriteJournal, &error.message);
         }
-        for (position, live) in copies {
-            let Some(place) = live.place else { continue };
-            let head = Head::Record(RecordHead::new(*position, live.block));
-            let offset = batch.stream.len() as u32;
-            let copy = self.ring.read_frame(place, live.len, |frame| match frame.head == head {
-                true => frames::push(&mut batch.stream, &head, frame.payload).map(|_| true),
-                false => Ok(false),
-            });
-            match copy {
-                Ok(Some(pushed)) if pushed.as_ref().is_ok_and(|is_it| *is_it) => batch.records.push((*position, offset)),
-                Ok(Some(Err(error))) => return Err(error),
-                Ok(_) => return Err(Error::corrupt(format!("record {position} of the journal is damaged"))),
-                Err(error) => return Err(Error::corrupt(format!("cannot read record {position} of the journal: {error}"))),
-            }
-        }
-        Ok(batch)
+        self.lock().is_writing = false;
+        self.changed.notify_all();
+        written
     }
 }
 
@@ -295,7 +264,7 @@ impl State {
     fn to_copy(&self, ring_bytes: u64, is_calm: bool) -> Vec<(u64, Live)> {
         // A batch with these and with what is pending must not be longer than recovery accepts.
         let most = (ring_bytes / COPIED_PART).min(COPIED_BYTES_MAX);
-        let bytes_max = if is_calm { (2 * self.pending.stream.len() as u64).clamp(PAGE as u64, most) } else { most };
+        let bytes_max = if is_calm { (2 * self.pending.len as u64).clamp(PAGE as u64, most) } else { most };
         if self.should_copy(ring_bytes) { self.index.oldest(bytes_max) } else { Vec::new() }
     }
 
@@ -311,17 +280,6 @@ impl State {
         released.iter().for_each(|position| self.index.forget(*position));
         released
     }
-}
-
-/// The most bytes of the ring that a batch of these records and copies takes, and the page behind it.
-fn batch_bytes(pending: &Pending, copies_len: usize) -> u64 {
-    let released_len = FRAME_EXTRA_MAX + (RELEASED_MAX + released_max(pending)) * RELEASED_BYTES;
-    ((pages_of(HEAD_BYTES_MAX + released_len + copies_len + pending.stream.len()) + 1) * PAGE) as u64
-}
-
-/// How many released positions the batch of these records names at most.
-fn released_max(pending: &Pending) -> usize {
-    RELEASED_MAX + RELEASED_PER_RECORD * pending.records.len()
 }
 
 /// The most bytes of the ring that a record takes: its frame, and a batch of its own.
@@ -349,29 +307,67 @@ impl Journal for RingJournal {
         Err(Error::retry(format!("the journal is busy: {percent} % are in use, and {room} more bytes were asked for")))
     }
 
-    fn append(&self, block: BlockId, bytes: &[u8], room: Option<&mut Reservation>) -> Result<Position> {
-        if bytes.len() > self.record_bytes_max() {
-            let (len, max) = (bytes.len(), self.record_bytes_max());
+    fn begin_ahead(&self, len: usize) -> Option<Ahead> {
+        let mut state = self.lock();
+        let bytes = ahead::bytes_with(FRAME_EXTRA_MAX + len);
+        let ring_bytes = self.ring.ring_bytes;
+        let is_free = state.index.head + bytes - state.durable_tail <= ring_bytes && self.fits(&state, bytes, CALM_PERCENT);
+        let is_other = state.claimed.as_ref().is_some_and(Claimed::is_wanted);
+        if state.is_writing || is_other || !is_free || len > self.record_bytes_max() || self.ring.device.failed().is_some() {
+            return None;
+        }
+        let number = state.next_number;
+        let behind = u32::try_from(number - state.last_number).ok()?;
+        // Whatever becomes of it, no other batch has this number.
+        state.next_number += 1;
+        let (ahead, claimed) = Ahead::new(&self.ring, (number, behind), state.index.head, len);
+        state.claimed = Some(claimed);
+        Some(ahead)
+    }
+
+    fn write_ahead(&self, ahead: &mut Ahead, bytes: &[u8]) -> Result<bool> {
+        self.ring.device.check_alive()?;
+        let state = self.lock();
+        if !state.claimed.as_ref().is_some_and(|claimed| claimed.is(ahead)) || !ahead.takes(bytes.len()) || state.is_writing {
+            return Ok(false);
+        }
+        self.while_writing(state, || ahead.write(&self.ring, bytes)).map(|()| true)
+    }
+
+    fn append_shared(&self, block: BlockId, bytes: &[u8], tail: Tail, room: Option<&mut Reservation>) -> Result<Position> {
+        let Tail { shared, ahead } = tail;
+        let (shared_len, crc) = shared
+            .iter()
+            .map(|bytes| (**bytes).as_ref())
+            .fold((0, 0), |(len, crc), bytes: &[u8]| (len + bytes.len(), crc32c_continued(crc, bytes)));
+        let len = bytes.len() + shared_len;
+        if len > self.record_bytes_max() {
+            let max = self.record_bytes_max();
             return Err(
                 Error::invalid(format!("a record of {len} bytes is too long for this journal: at most {max}")).block(block)
             );
         }
         self.ring.device.check_alive()?;
-        let needed = room_for(bytes.len() as u64, 1);
+        let needed = room_for(len as u64, 1);
         let mut state = self.lock();
-        while !state.pending.stream.is_empty() && state.pending.stream.len() + bytes.len() > self.batch_bytes_max() {
+        while state.pending.len > 0 && state.pending.len + len > self.batch_bytes_max() {
             state = self.next_batch(state)?;
         }
         if !room.is_some_and(|room| room.take(needed)) && !self.fits(&state, needed, APPENDED_PERCENT) {
             return Err(Error::retry("the journal is full: only reserved room is left").block(block));
         }
         let position = state.next_position;
-        let start = state.pending.stream.len() as u32;
-        let head = Head::Record(RecordHead::new(position, block));
-        let len = frames::push(&mut state.pending.stream, &head, bytes)?;
+        let (bytes, payload_at) = frames::begin(RecordHead::new(position, block), bytes, &shared, crc)?;
+        let record = Record { position, bytes, payload_at, shared };
+        // What is written ahead takes more room than was reserved.
+        let is_calm = self.fits(&state, needed + ahead::bytes_with(0), CALM_PERCENT);
+        let ahead = ahead.filter(|ahead| is_calm && ahead.is_of(&record, crc));
+        if let Some(ahead) = ahead.filter(|ahead| state.claimed.as_ref().is_some_and(|claimed| claimed.is(ahead))) {
+            state.pending.ahead = Some((position, ahead));
+        }
         state.next_position += 1;
-        state.pending.records.push((position, start));
-        state.index.append(position, block, len as u32);
+        state.index.append(position, block, record.len() as u32);
+        state.pending.push(record);
         state.counts.appends += 1;
         Ok(Position(position))
     }

@@ -85,6 +85,16 @@ impl RingFile {
         if second.is_empty() { Ok(()) } else { self.file.write_all_at(second, RING_AT) }
     }
 
+    /// Begins to write a part of the ring to the disk.
+    pub(super) fn begin_write_back(&self, at: u64, len: u64) {
+        let start = at % self.ring_bytes;
+        let end = (start + len).min(self.ring_bytes);
+        self.file.begin_write_back(Span::new(RING_AT + start, RING_AT + end));
+        if end - start < len {
+            self.file.begin_write_back(Span::new(RING_AT, RING_AT + len - (end - start)));
+        }
+    }
+
     pub(super) fn sync(&self) -> io::Result<()> {
         self.device.sync_data(&*self.file)
     }

@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_store::{
-    BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN, RingJournal,
-    SimFiles, Step, Steps, journal_conformance,
+    Ahead, BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN,
+    RingJournal, SimFiles, Step, Steps, Tail, journal_conformance,
 };
 use weft_types::{BlockId, Cause, ClusterId, Reaction, Result};
 
@@ -154,6 +154,92 @@ fn a_flipped_bit_in_a_wrapped_ring_is_damage_or_changes_nothing() {
     let noticed = (0..RING_BYTES_MIN / SECTOR).step_by(3).filter(|sector| is_noticed(&files, *sector, &expected)).count() as u64;
     let live: u64 = expected.iter().map(|record| record.2.len() as u64).sum::<u64>() / SECTOR / 3;
     assert!(noticed >= live && noticed < 3 * live, "{noticed} sectors were noticed, {live} are live");
+}
+
+/// Bytes of a record that arrive while others are appended.
+fn arrive(journal: &RingJournal, bytes: &[u8]) -> Ahead {
+    let mut ahead = journal.begin_ahead(bytes.len()).unwrap();
+    for part in bytes.chunks(5000) {
+        assert!(journal.write_ahead(&mut ahead, part).unwrap());
+    }
+    ahead
+}
+
+/// All its sectors may be on the disk, but for those that say what it is.
+#[test]
+fn a_record_that_arrives_is_nothing_until_it_is_durable() {
+    for seed in 0..20 {
+        let files = SimFiles::new(seed);
+        fill(&open(&files).unwrap(), [3000, 10]);
+        let expected = found(&files).unwrap();
+        // One that arrived before, longer than the next, leaves its sectors behind.
+        for len in [16_000, 9000, 12_000] {
+            let journal = open(&files).unwrap();
+            let ahead = arrive(&journal, &vec![len as u8; len]);
+            drop((ahead, journal));
+            if seed % 2 == 0 {
+                files.restart()
+            } else {
+                files.kill()
+            }
+            assert_eq!(found(&files).unwrap(), expected, "seed {seed}, {len} bytes");
+        }
+        let journal = open(&files).unwrap();
+        fill(&journal, [700]);
+        drop(journal);
+        assert_eq!(found(&files).unwrap().len(), 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_synced_while_a_record_arrives_is_not_lost_behind_it() {
+    let (mut with, mut without) = (0, 0);
+    for (calls, seed) in (0..6).flat_map(|calls| (0..10).map(move |seed| (calls, seed))) {
+        let (files, bytes) = (SimFiles::new(seed), vec![9; 14_000]);
+        let journal = open(&files).unwrap();
+        let mut expected = fill(&journal, [3000]);
+        let ahead = arrive(&journal, &bytes);
+        expected.extend(fill(&journal, [100, 6000]));
+        drop(ahead);
+        // Again, behind these and over what is left of it.
+        let ahead = arrive(&journal, &bytes);
+        let tail = Tail { shared: vec![Arc::new(bytes.clone())], ahead: Some(ahead) };
+        let last = journal.append_shared(journal_conformance::block(2), &[1; 30], tail, None).unwrap();
+        files.crash_after(calls);
+        let synced = journal.sync(last);
+        let count = journal.counts().records_ahead;
+        drop(journal);
+        files.restart();
+        let records = found(&files).unwrap_or_else(|error| panic!("{calls} calls, seed {seed}: {error}"));
+        let positions: Vec<Position> = records.iter().map(|record| record.0).collect();
+        if positions.len() == expected.len() {
+            without += 1;
+        } else {
+            expected.push(last);
+            assert_eq!(records[expected.len() - 1].2, [&[1; 30][..], &bytes].concat());
+            with += 1;
+        }
+        assert_eq!((positions, count), (expected.clone(), 1), "{calls} calls, seed {seed}");
+        assert!(synced.is_err() || expected.contains(&last), "{calls} calls, seed {seed}");
+    }
+    assert!(with > 10 && without > 10, "{with} and {without}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_record_that_was_written_ahead_is_damage() {
+    let (files, bytes) = (SimFiles::new(3), vec![9; 14_000]);
+    let journal = open(&files).unwrap();
+    let ahead = arrive(&journal, &bytes);
+    let tail = Tail { shared: vec![Arc::new(bytes)], ahead: Some(ahead) };
+    let last = journal.append_shared(journal_conformance::block(2), &[1; 30], tail, None).unwrap();
+    journal.sync(last).unwrap();
+    let head = journal.counts().bytes_written / SECTOR;
+    drop(journal);
+    let expected = found(&files).unwrap();
+    assert_eq!(expected.len(), 1);
+    for sector in 0..head + 8 {
+        assert!(is_noticed(&files, sector, &expected), "sector {sector} of {head}");
+    }
 }
 
 /// Recovery drops a torn batch behind durable ones, and still reports damage before it.

@@ -260,8 +260,9 @@ impl Clients {
                 continue;
             }
             let bytes = self.content(stripe, segment, value);
-            let piece = new.entry(index).or_insert_with(|| Arc::new(Piece { start: span.start, bytes: Vec::new() }));
-            Arc::make_mut(piece).bytes.extend(bytes);
+            let piece = new.entry(index).or_insert_with(|| Arc::new(Piece { start: span.start, bytes: [].as_slice().into() }));
+            let piece = Arc::make_mut(piece);
+            piece.bytes = [&piece.bytes[..], &bytes].concat().into();
             kept.push(segment);
         }
         let lead = new.keys().next().copied().unwrap_or_default();

@@ -36,7 +36,7 @@ pub(super) fn id(counter: u64) -> UpdateId {
 }
 
 pub(super) fn piece(start: u64, bytes: Vec<u8>) -> Arc<Piece> {
-    Arc::new(Piece { start, bytes })
+    Arc::new(Piece { start, bytes: bytes.into() })
 }
 
 pub(super) fn request(world: &mut World, counter: u64, new: Pieces) {

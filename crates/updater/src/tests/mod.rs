@@ -2,6 +2,7 @@
 //!
 //! `WEFT_UPDATE_CRASHES=5000` makes so many crashes for each code. A failure prints the seed; `WEFT_UPDATE_SEED=17` repeats it.
 
+mod arriving;
 mod clients;
 mod code;
 mod coordinator;
@@ -49,7 +50,7 @@ fn crash(setup: &Setup) {
     let wanted = number("WEFT_UPDATE_CRASHES").map_or(CRASHES, |crashes| crashes as usize);
     let first = number("WEFT_UPDATE_SEED");
     let (mut crashes, mut committed, mut aborted, mut served, mut unknown, mut sealed, mut versions) = (0, 0, 0, 0, 0, 0, 0);
-    let (mut opened, mut settled, mut together) = (0, 0, 0);
+    let (mut opened, mut settled, mut together, mut arrived) = (0, 0, 0, 0);
     let mut fill: f64 = 0.0;
     let mut failed = Vec::new();
     for seed in first.unwrap_or(0).. {
@@ -69,12 +70,13 @@ fn crash(setup: &Setup) {
         unknown += ended.unknown;
         sealed += ended.sealed;
         versions += ended.versions;
+        arrived += ended.arrived;
         opened += ended.opened;
         settled += ended.settled;
         fill = fill.max(ended.fill_max);
         if first.is_some() || crashes >= wanted || failed.len() >= FAILED_MAX {
             println!(
-                "{}: {} runs, {crashes} crashes, {opened} openings, {sealed} seals, {settled} stripes settled, {committed} updates committed, {aborted} aborted, {unknown} without an answer, {served} reads, {together} of several blocks, {versions} versions compared, journals up to {:.0} % full",
+                "{}: {} runs, {crashes} crashes, {opened} openings, {sealed} seals, {settled} stripes settled, {committed} updates committed, {arrived} deltas in parts, {aborted} aborted, {unknown} without an answer, {served} reads, {together} of several blocks, {versions} versions compared, journals up to {:.0} % full",
                 setup.code,
                 seed + 1,
                 100.0 * fill
@@ -82,6 +84,7 @@ fn crash(setup: &Setup) {
             break;
         }
     }
+    assert!(first.is_some() || arrived > 0, "no delta arrives in parts");
     assert!(failed.is_empty(), "{}: wrong with the seeds {failed:?}", setup.code);
 }
 

@@ -1,9 +1,10 @@
 //! The world of the crash test: real updaters on simulated file systems, and a network that loses, repeats, delays and reorders messages.
 
 use super::{code, coordinator::Row, random::Random};
-use crate::{Limits, Output, Pieces, Read, Served, SettledBlock, Updater, backlog::is_passing};
+use crate::{DeltaPart, Limits, Output, Piece, Pieces, Read, Served, SettledBlock, Updater, backlog::is_passing};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     path::Path,
     sync::{
         Arc,
@@ -137,6 +138,8 @@ pub(super) struct World {
     pub(super) sealed: usize,
     /// The updates whose outcome a seal has recorded, and its term.
     pub(super) decided: BTreeMap<UpdateId, u64>,
+    /// The deltas that have arrived in parts.
+    pub(super) arrived: usize,
     /// How often stripes were opened.
     pub(super) opened: usize,
     /// All stripes are to be settled and closed.
@@ -194,6 +197,7 @@ impl World {
             crashes: 0,
             sealed: 0,
             decided: BTreeMap::new(),
+            arrived: 0,
             opened: 0,
             ends: false,
             wrong: None,
@@ -345,6 +349,13 @@ impl World {
                 {
                     self.fail(format!("update {:?} runs again in term {}", record.id, record.term));
                 }
+                // The first part of a delta may come before the message.
+                if let (Peer::Block(to), Some((id, stream, piece))) = (to, only_delta(&message, &pieces))
+                    && self.faults.0 > 0
+                    && self.random.percent(40)
+                {
+                    self.part_arrives(to, (id, stream, &piece), 0..piece.bytes.len() / 2);
+                }
                 let to = match to {
                     Peer::Block(block) => To::Block(block),
                     Peer::Coordinator => To::Coordinator(from.stripe.0),
@@ -412,7 +423,10 @@ impl World {
             && self.random.percent(damaged)
             && let Some(piece) = pieces.values_mut().next()
         {
-            Arc::make_mut(piece).bytes[0] ^= 1;
+            let piece = Arc::make_mut(piece);
+            let mut bytes = piece.bytes.to_vec();
+            bytes[0] ^= 1;
+            piece.bytes = bytes.into();
         }
         self.arrive(envelope);
     }
@@ -437,7 +451,25 @@ impl World {
         let coordinator = To::Coordinator(block.stripe.0);
         match body {
             Body::Protocol { from, message, pieces } => {
-                self.call(node, |updater, now| updater.receive(block, from, message, pieces, now));
+                match only_delta(&message, &pieces).filter(|_| self.faults.0 > 0 && self.random.percent(60)) {
+                    None => self.call(node, |updater, now| updater.receive(block, from, message, pieces, now)),
+                    Some((id, stream, piece)) => {
+                        let (half, len) = (piece.bytes.len() / 2, piece.bytes.len());
+                        if self.random.percent(30) {
+                            self.part_arrives(block, (id, stream, &piece), 0..half);
+                        }
+                        self.part_arrives(block, (id, stream, &piece), half..len);
+                        let mut arrived = 0;
+                        self.call(node, |updater, now| match updater.receive_arrived(block, from, message.clone(), now)? {
+                            true => {
+                                arrived = 1;
+                                Ok(())
+                            }
+                            false => updater.receive(block, from, message, pieces, now),
+                        });
+                        self.arrived += arrived;
+                    }
+                }
             }
             Body::Request { id, new } => self.call(node, |updater, now| updater.request(block, term, id, new, now)),
             Body::Read { client, number, part, mut asked } => {
@@ -472,6 +504,14 @@ impl World {
         }
     }
 
+    /// A part of a delta for a block.
+    pub(super) fn part_arrives(&mut self, to: BlockId, (id, stream, piece): (UpdateId, u8, &Piece), range: Range<usize>) {
+        let (node, whole) = (self.home(to), piece.span());
+        let part = Piece { start: whole.start + range.start as u64, bytes: piece.bytes.slice(range) };
+        let part = DeltaPart { id, attempt: 1, stream, whole, piece: &part };
+        self.call(node, |updater, now| updater.arrive(to, part, now));
+    }
+
     /// Calls a node's updater. `None` if it failed, or the node with it.
     fn done<T>(&mut self, node: usize, what: impl FnOnce(&mut Updater, u64) -> Result<T>) -> Option<T> {
         let mut done = None;
@@ -485,6 +525,13 @@ impl World {
             println!("{:5} {}", self.now, what());
         }
     }
+}
+
+/// The delta of a Prepare, if there is only one.
+pub(super) fn only_delta(message: &Message, pieces: &Pieces) -> Option<(UpdateId, u8, Arc<Piece>)> {
+    let Message::Prepare { record, .. } = message else { return None };
+    let (stream, piece) = pieces.first_key_value().filter(|_| pieces.len() == 1)?;
+    Some((record.id, *stream, Arc::clone(piece)))
 }
 
 /// Without the bytes.

@@ -41,7 +41,7 @@ fn slice(head: &LoadHead, number: u32) -> Vec<Part> {
     let part = |range: LoadPart| {
         let piece = &all[&range.stream];
         let from = (range.start - piece.start) as usize;
-        Part { stream: range.stream, start: range.start, bytes: piece.bytes[from..from + range.len as usize].to_vec() }
+        Part { stream: range.stream, start: range.start, bytes: piece.bytes.slice(from..from + range.len as usize) }
     };
     head.slice(number as usize).into_iter().map(part).collect()
 }
@@ -58,6 +58,74 @@ fn take(loads: &Loads, source: Source, attempt: u32, number: u32) -> Taken {
     let head = head(LEN);
     let parts = slice(&head, number);
     loads.take(source, (load(attempt), block(4)), number, (number == 0).then_some(head), parts)
+}
+
+/// A load of one delta, with slices of 64 KiB, on its way to block 4.
+fn arriving(loads: &Loads, len: u64, count: u32) -> Arc<Load> {
+    let head = LoadHead { route: Route { slice_len: 64 << 10, ..head(LEN).route }, parts: vec![whole(len)] };
+    let mut kept = None;
+    for number in 0..count {
+        let LoadPart { stream, start, len } = head.slice(number as usize)[0];
+        let parts = vec![Part { stream, start, bytes: vec![number as u8; len as usize].into() }];
+        let taken = loads.take(source(1), (load(1), block(4)), number, (number == 0).then(|| head.clone()), parts);
+        let Taken::Kept { load, .. } = taken else { panic!("{taken:?}") };
+        kept = Some(load);
+    }
+    kept.unwrap()
+}
+
+fn whole(len: u64) -> LoadPart {
+    LoadPart { stream: 0, start: 100, len }
+}
+
+#[test]
+fn the_disk_gets_the_slices_of_a_long_load_in_order_and_the_last_ones_at_once() {
+    let bytes = |load: &Load| {
+        let slices = load.take_early();
+        slices.iter().flat_map(|slice| slice.iter()).map(|cut| cut.piece().bytes[0]).collect::<Vec<_>>()
+    };
+    let len = (5 << 16) + 10;
+    let after = |count| arriving(&Loads::default(), len, count);
+    assert_eq!([bytes(&after(1)), bytes(&after(2)), bytes(&after(5))], [vec![], vec![0, 1], vec![0, 1, 2, 3, 4]]);
+    let load = after(6);
+    assert!(!load.is_early());
+    assert_eq!((bytes(&load), load.is_early()), (vec![0, 1, 2, 3, 4, 5], true));
+    assert_eq!((bytes(&load), load.is_early()), (vec![], true));
+    load.refuse_early();
+    assert_eq!((bytes(&load), load.is_early()), (vec![], false));
+    // Short ones, and those of several deltas.
+    assert!(bytes(&arriving(&Loads::default(), 100 << 10, 2)).is_empty());
+    let loads = Loads::default();
+    for number in 0..SLICES as u32 {
+        let Taken::Kept { load, .. } = take(&loads, source(1), 1, number) else { panic!("{number}") };
+        assert!(bytes(&load).is_empty());
+    }
+}
+
+#[test]
+fn what_left_early_is_announced_if_it_is_the_delta_of_the_message() {
+    let (loads, id) = (Loads::default(), load(1).id);
+    let announced = || Announced::from([4, 5, 6].map(|index| (block(index), (message(&[0]), Pieces::new()))));
+    let head = LoadHead { route: head(LEN).route, parts: vec![whole(9000)] };
+    let announce = |parts: &[LoadPart]| loads.announce((block(0), id), parts, &announced());
+    let piece = |start: u64, len: usize| Arc::new(Piece { start: 100 + start, bytes: vec![7; len].into() });
+    assert!(announce(&[whole(9000)]).is_none());
+    let first = loads.begin_empty(load(1), head.clone()).unwrap();
+    first.push(&piece(0, 4096));
+    assert!(announce(&[whole(9000)]).is_none(), "a part is missing");
+    // It was computed again.
+    let second = loads.begin_empty(load(2), head.clone()).unwrap();
+    [piece(0, 8192), piece(8192, 808)].iter().for_each(|piece| second.push(piece));
+    assert_eq!((second.progress.borrow().slices.len(), first.progress.borrow().slices.len()), (3, 1));
+    // Block 4 is not reached, so block 5 behind it is not either.
+    assert!(loads.stuck(load(2), block(4), |_| true).is_empty());
+    assert!(announce(&[whole(8999)]).is_none() && announce(&[whole(9000), whole(1)]).is_none());
+    let (begun, missed) = announce(&[whole(9000)]).unwrap();
+    assert_eq!((begun.id, missed.keys().copied().collect::<Vec<_>>()), (load(2), vec![block(4), block(5)]));
+    assert!(announce(&[whole(9000)]).is_none(), "once");
+    assert_eq!(loads.stuck(load(2), block(6), |_| true).keys().copied().collect::<Vec<_>>(), [block(6)]);
+    loads.ended(block(0), id);
+    assert!(first.progress.borrow().is_over && second.progress.borrow().is_over && is_empty(&loads));
 }
 
 fn room(loads: &Loads) -> usize {
@@ -113,7 +181,7 @@ async fn what_never_completes_is_freed_and_what_has_no_room_is_not_begun() {
     let loads = Loads::default();
     let largest = || head(weft_types::UPDATE_BYTES_MAX);
     let begin = |attempt| {
-        let bytes = vec![0; 4096];
+        let bytes = vec![0; 4096].into();
         loads.take(source(1), (load(attempt), block(4)), 0, Some(largest()), vec![Part { stream: 0, start: 100, bytes }])
     };
     let begun = (0..100).take_while(|attempt| matches!(begin(*attempt), Taken::Kept { .. })).count();

@@ -1,0 +1,115 @@
+//! Bytes of a record that are written before the record is complete, while they arrive.
+//!
+//! They are sectors of the next batch, at the place that they will have in it. The first pages of that batch are written with its other
+//! records, when it is synced. Until then it is a batch that is torn, and recovery drops it as such: nothing of it was durable. If another
+//! batch is written first, it gets a higher number and the same place, and these sectors are forgotten: the record is then written as any other.
+
+use super::pending::Record;
+use super::ring_file::RingFile;
+use super::sectors::{CONTENT, PAGE, Packer, SECTOR, pages_of};
+use crate::local::Step;
+use std::io;
+use std::sync::{Arc, Weak};
+use weft_types::{Result, crc32c_continued};
+
+/// The pages of a batch before the bytes that were written ahead.
+pub(super) const LEAD_PAGES: u32 = 2;
+/// The bytes in them: the batch's head, the released positions, padding, and the beginning of the record.
+pub(super) const LEAD: usize = LEAD_PAGES as usize * (PAGE / SECTOR) * CONTENT;
+/// The most bytes of the beginning of that record.
+pub(super) const LEAD_RECORD_MAX: usize = LEAD / 2;
+/// From so many bytes on that the disk has not begun to write, it begins.
+const WRITE_BACK_LEN: u64 = 2 << 20;
+
+/// Bytes of a record that are written to the journal while they arrive: see [`Journal::begin_ahead`](super::Journal::begin_ahead).
+#[derive(Debug)]
+pub struct Ahead {
+    pub(super) number: u64,
+    pub(super) packer: Packer,
+    pub(super) sink: Sink,
+    /// The bytes that are to come.
+    left: usize,
+    len: usize,
+    crc: u32,
+    /// As long as this lives, there is no other one.
+    claim: Arc<()>,
+}
+
+/// The sectors that are written ahead.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    number: u64,
+    claim: Weak<()>,
+}
+
+/// Where the pages of a batch go. The disk begins to write a long one at once, so that little is left for the sync.
+#[derive(Debug)]
+pub(super) struct Sink {
+    /// Where the batch begins.
+    at: u64,
+    /// Up to where the disk has begun.
+    begun: u64,
+}
+
+impl Sink {
+    pub(super) fn new(at: u64) -> Self {
+        Self { at, begun: 0 }
+    }
+
+    pub(super) fn write(&mut self, ring: &RingFile, offset: u64, pages: &[u8]) -> io::Result<()> {
+        ring.write(self.at + offset, pages)?;
+        let end = offset + pages.len() as u64;
+        if end >= self.begun + WRITE_BACK_LEN {
+            ring.begin_write_back(self.at + self.begun, end - self.begun);
+            self.begun = end;
+        }
+        Ok(())
+    }
+}
+
+/// The most bytes of the ring that a batch with so many bytes written ahead takes, and the page behind it.
+pub(super) fn bytes_with(len: usize) -> u64 {
+    ((pages_of(LEAD + len) + 1) * PAGE) as u64
+}
+
+impl Ahead {
+    /// For the batch of this number, which will begin at `at`.
+    pub(super) fn new(ring: &RingFile, (number, behind): (u64, u32), at: u64, len: usize) -> (Self, Claimed) {
+        let claim = Arc::new(());
+        let claimed = Claimed { number, claim: Arc::downgrade(&claim) };
+        let packer = Packer::new(ring.sealer, number, behind, LEAD_PAGES * (PAGE / SECTOR) as u32);
+        let begun = u64::from(LEAD_PAGES) * PAGE as u64;
+        (Self { number, packer, sink: Sink { at, begun }, left: len, len, crc: 0, claim }, claimed)
+    }
+
+    /// Whether so many further bytes may come.
+    pub(super) fn takes(&self, len: usize) -> bool {
+        len <= self.left
+    }
+
+    /// Writes the next bytes.
+    pub(super) fn write(&mut self, ring: &RingFile, bytes: &[u8]) -> Result<()> {
+        let Self { packer, sink, left, crc, .. } = self;
+        *left -= bytes.len();
+        *crc = crc32c_continued(*crc, bytes);
+        let mut write = |offset: u64, pages: &[u8]| sink.write(ring, offset, pages);
+        ring.device.step(Step::WriteJournal, || packer.push(bytes, &mut write).and_then(|()| packer.flush(&mut write)))
+    }
+
+    /// Whether these are the shared bytes of a record with this checksum, and the rest of its frame fits before them.
+    pub(super) fn is_of(&self, record: &Record, shared_crc: u32) -> bool {
+        self.left == 0 && self.len == record.shared_len() && self.crc == shared_crc && record.bytes.len() <= LEAD_RECORD_MAX
+    }
+}
+
+impl Claimed {
+    /// Whether it is still wanted.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.claim.strong_count() > 0
+    }
+
+    /// Whether it is this one.
+    pub(super) fn is(&self, ahead: &Ahead) -> bool {
+        self.number == ahead.number && self.claim.ptr_eq(&Arc::downgrade(&ahead.claim))
+    }
+}

@@ -1,0 +1,200 @@
+//! Deltas that arrive in parts, before the message to which they belong can be handled: they are put together, and written ahead to the journal.
+//! Nothing is promised with that, and nothing of it is used unless it is what the message says.
+
+use crate::{
+    disk::Disk,
+    open::Open,
+    piece::{Piece, Pieces},
+    record::UnitChanges,
+    updater::{State, Updater},
+};
+use std::{collections::BTreeMap, sync::Arc};
+use weft_store::Ahead;
+use weft_types::{BlockId, Result, Span, crc32c, crc32c_continued};
+use weft_update::{Message, Peer, UpdateId};
+
+/// A part of a delta.
+#[derive(Debug, Clone, Copy)]
+pub struct DeltaPart<'a> {
+    /// The update.
+    pub id: UpdateId,
+    /// Tells apart the times that the delta is sent.
+    pub attempt: u32,
+    /// The data block that changes.
+    pub stream: u8,
+    /// The range of the whole delta in it.
+    pub whole: Span,
+    /// The part. Parts come in order.
+    pub piece: &'a Piece,
+}
+
+/// A delta, as far as it has arrived.
+#[derive(Debug)]
+struct Arriving {
+    attempt: u32,
+    stream: u8,
+    whole: Span,
+    /// Its bytes, from the beginning on.
+    bytes: Vec<u8>,
+    /// As [`Piece::crc`].
+    crc: u32,
+    unit_changes: UnitChanges,
+    ahead: Option<Ahead>,
+    /// How often it was begun to be written ahead.
+    begun: u32,
+    since_ms: u64,
+}
+
+/// The deltas that arrive for a block, and what is known of the one whose message is being handled.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    arriving: BTreeMap<UpdateId, Arriving>,
+    pub(crate) ready: Option<Ready>,
+}
+
+/// What is known of a delta that was put together here.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) id: UpdateId,
+    pub(crate) stream: u8,
+    pub(crate) crc: u32,
+    pub(crate) unit_changes: UnitChanges,
+    pub(crate) ahead: Option<Ahead>,
+}
+
+/// The most deltas that arrive for a block at a time.
+const ARRIVING_MAX: usize = 4;
+/// How often a delta is written ahead from its beginning on, if other records come first.
+const BEGUN_MAX: u32 = 3;
+/// How long the next part, or the message, may take.
+const KEPT_MS: u64 = 30_000;
+
+impl Arriving {
+    /// Writes what has come, from this byte on.
+    fn write_ahead(&mut self, from: usize, disk: &Disk) -> Result<()> {
+        if let Some(ahead) = &mut self.ahead
+            && disk.journal.write_ahead(ahead, &self.bytes[from..])?
+        {
+            return Ok(());
+        }
+        // Another record came first.
+        self.ahead = None;
+        if self.begun < BEGUN_MAX
+            && let Some(mut ahead) = disk.journal.begin_ahead(self.whole.len() as usize)
+        {
+            self.begun += 1;
+            self.ahead = disk.journal.write_ahead(&mut ahead, &self.bytes)?.then_some(ahead);
+        }
+        Ok(())
+    }
+
+    /// The range that has arrived.
+    fn span(&self) -> Span {
+        Span::new(self.whole.start, self.whole.start + self.bytes.len() as u64)
+    }
+
+    fn is_next(&self, part: &DeltaPart<'_>) -> bool {
+        (self.attempt, self.stream, self.whole) == (part.attempt, part.stream, part.whole)
+            && part.piece.start == self.span().end
+            && part.piece.span().end <= self.whole.end
+    }
+}
+
+impl Arrivals {
+    fn remove(&mut self, id: UpdateId, disk: &mut Disk) -> Option<Arriving> {
+        let arriving = self.arriving.remove(&id)?;
+        disk.inflight_bytes = disk.inflight_bytes.saturating_sub(arriving.whole.len());
+        Some(arriving)
+    }
+
+    /// Forgets those of which nothing has come for long; all with `None`.
+    pub(crate) fn forget(&mut self, now_ms: Option<u64>, disk: &mut Disk) {
+        let is_over = |it: &Arriving| now_ms.is_none_or(|now_ms| now_ms >= it.since_ms.saturating_add(KEPT_MS));
+        let over: Vec<UpdateId> = self.arriving.iter().filter(|(_, it)| is_over(it)).map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|id| drop(self.remove(id, disk)));
+    }
+
+    /// The delta of a Prepare, if it has arrived as the message says.
+    fn take(&mut self, message: &Message, disk: &mut Disk) -> Option<Pieces> {
+        let Message::Prepare { record, crcs, .. } = message else { return None };
+        let it = self.remove(record.id, disk)?;
+        let is_whole = it.span() == it.whole;
+        let Arriving { stream, whole, bytes, crc, unit_changes, ahead, .. } = it;
+        let is_said = is_whole && crcs.len() == 1 && crcs.get(&stream) == Some(&crc);
+        is_said.then(|| {
+            self.ready = Some(Ready { id: record.id, stream, crc, unit_changes, ahead });
+            Pieces::from([(stream, Arc::new(Piece { start: whole.start, bytes: bytes.into() }))])
+        })
+    }
+}
+
+impl Ready {
+    pub(crate) fn is_of(&self, id: UpdateId, stream: u8) -> bool {
+        (self.id, self.stream) == (id, stream)
+    }
+}
+
+impl Open {
+    /// A part of a delta. What does not fit, or has no room, is not kept.
+    fn arrive(&mut self, part: &DeltaPart<'_>, disk: &mut Disk, now_ms: u64) -> Result<()> {
+        let DeltaPart { id, attempt, stream, whole, piece } = *part;
+        if piece.start == whole.start {
+            self.arrivals.remove(id, disk);
+            let is_wanted = !self.is_ending()
+                && !self.held.contains_key(&id)
+                && self.shape.is_part(stream, whole)
+                && self.shape.dependence.of(self.id.index, stream)
+                && whole.len() <= disk.limits.update_bytes_max;
+            let has_room = disk.inflight_bytes + whole.len() <= disk.limits.inflight_bytes_max;
+            if !is_wanted || !has_room || self.arrivals.arriving.len() >= ARRIVING_MAX {
+                return Ok(());
+            }
+            disk.inflight_bytes += whole.len();
+            let arriving = Arriving {
+                attempt,
+                stream,
+                whole,
+                bytes: Vec::with_capacity(whole.len() as usize),
+                crc: crc32c(&whole.start.to_le_bytes()),
+                unit_changes: UnitChanges::new(),
+                ahead: None,
+                begun: 0,
+                since_ms: 0,
+            };
+            self.arrivals.arriving.insert(id, arriving);
+        }
+        let Some(arriving) = self.arrivals.arriving.get_mut(&id) else { return Ok(()) };
+        if !arriving.is_next(part) {
+            self.arrivals.remove(id, disk);
+            return Ok(());
+        }
+        let from = arriving.bytes.len();
+        arriving.bytes.extend_from_slice(&piece.bytes);
+        arriving.crc = crc32c_continued(arriving.crc, &piece.bytes);
+        arriving.since_ms = disk.passed_ms(now_ms);
+        self.shape.unit_changes(stream, piece, &mut arriving.unit_changes);
+        arriving.write_ahead(from, disk)
+    }
+}
+
+impl Updater {
+    /// A part of a delta for a block, whose message comes to [`receive_arrived`](Self::receive_arrived). Parts that are not kept do no harm.
+    pub fn arrive(&mut self, block: BlockId, part: DeltaPart<'_>, now_ms: u64) -> Result<()> {
+        self.check()?;
+        let Some(State::Open(open)) = self.blocks.get_mut(&block) else { return Ok(()) };
+        // Only the disk can have failed.
+        open.arrive(&part, &mut self.disk, now_ms).map_err(|error| self.fail(error))
+    }
+
+    /// A message to a block whose delta has [arrived](Self::arrive) in parts. Returns false if not all of it has, or if it has other bytes than
+    /// the message says: then nothing has happened.
+    pub fn receive_arrived(&mut self, block: BlockId, from: Peer, message: Message, now_ms: u64) -> Result<bool> {
+        let Some(State::Open(open)) = self.blocks.get_mut(&block) else { return Ok(false) };
+        let Some(pieces) = open.arrivals.take(&message, &mut self.disk) else { return Ok(false) };
+        let received = self.receive(block, from, message, pieces, now_ms);
+        if let Some(State::Open(open)) = self.blocks.get_mut(&block) {
+            open.arrivals.ready = None;
+        }
+        received.map(|()| true)
+    }
+}
