@@ -1,7 +1,7 @@
 //! Balanced assignments: the paper's Algorithm 1, and our own by maximum flow.
 
 use super::{
-    Assignment, Load, Part, Repair,
+    Assignment, Candidates, Load, Part, Repair,
     flow::{Arc, Flow},
     racks,
     speeds::{Direction, Speeds},
@@ -56,6 +56,11 @@ impl<'a> Draft<'a> {
         self.part(place).candidates.all(self.loads.len()).filter(|node| !taken.iter().flatten().any(|it| it == node))
     }
 
+    /// The time of the busiest link.
+    fn busiest(&self, speeds: &Speeds) -> u64 {
+        self.loads.iter().enumerate().map(|(node, load)| speeds.busier(node, load)).max().unwrap_or(0)
+    }
+
     fn node(&self, place: Place) -> u32 {
         self.chosen[place.repair][place.part][place.vertex]
     }
@@ -104,27 +109,71 @@ pub fn algorithm_1(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>
 /// bipartite b-matching between parts and nodes, solved by maximum flow: nodes may carry a little more in each step,
 /// until every vertex has one. So of each class the largest load is the least possible, given the classes before. A
 /// class does not know what those before it send; at last, vertices of the busiest nodes change places where that helps.
+/// Where uplinks are the bottleneck, that can miss the optimum, so the helpers are then also chosen by what they send
+/// before the classes are assigned among them, and the better assignment is taken.
 ///
 /// `loads`: what the nodes carry already, followed by what the racks carry. `speeds`: what their links can carry; if these differ, the
 /// function balances times instead of bytes. If the links of racks are limited, it also moves vertices to relieve those links.
 ///
 /// `None` if a repair needs more nodes than it can choose from.
 pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Assignment>> {
-    let mut draft = Draft::new(repairs, &loads[..speeds.nodes()]);
+    let of_nodes = &loads[..speeds.nodes()];
+    let mut draft = in_classes(repairs, of_nodes, speeds)?;
+    // Where links of racks are limited, vertices move for their sake below, so fewer helpers could be worse.
+    if !Relief::new(&mut draft, speeds).run()
+        && !speeds.racks().are_limited()
+        && let Some(narrowed) = with_least_sent(repairs, of_nodes, speeds)
+        && let Some(Draft { loads, chosen, .. }) = in_classes(&narrowed, of_nodes, speeds)
+    {
+        let mut other = Draft { repairs, loads, chosen };
+        Relief::new(&mut other, speeds).run();
+        if other.busiest(speeds) < draft.busiest(speeds) {
+            draft = other;
+        }
+    }
+    if speeds.racks().are_limited() {
+        racks::even_out(repairs, &mut draft.chosen, loads, speeds);
+    }
+    Some(draft.chosen)
+}
+
+/// Assigns one class of vertices after the other: those that receive, and then the leaves.
+fn in_classes<'a>(repairs: &'a [Repair], loads: &[Load], speeds: &Speeds) -> Option<Draft<'a>> {
+    let mut draft = Draft::new(repairs, loads);
     let receiving: BTreeSet<(Reverse<u64>, Reverse<u64>)> =
         draft.vertices().filter(|(_, load)| load.down > 0).map(|(_, load)| (Reverse(load.down), Reverse(load.up))).collect();
     let leaves: BTreeSet<Reverse<u64>> =
         draft.vertices().filter(|(_, load)| load.down == 0).map(|(_, load)| Reverse(load.up)).collect();
     let receiving = receiving.into_iter().map(|(down, up)| (Direction::Down, Load { up: up.0, down: down.0 }));
     let leaves = leaves.into_iter().map(|up| (Direction::Up, Load { up: up.0, down: 0 }));
-    let all = receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load, speeds));
-    all.then(|| {
-        Relief::new(&mut draft, speeds).run();
-        if speeds.racks().are_limited() {
-            racks::even_out(repairs, &mut draft.chosen, loads, speeds);
-        }
-        draft.chosen
-    })
+    receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load, speeds)).then_some(draft)
+}
+
+/// The same repairs, with only those helpers to choose from with which the busiest uplink carries least. `None` if no
+/// part has a choice.
+fn with_least_sent(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Repair>> {
+    let sends = |part: &Part| part.vertices.iter().any(|load| load.up > 0);
+    let has_choice = |part: &Part| part.candidates.count(speeds.nodes()) > part.vertices.len();
+    if !repairs.iter().flat_map(|repair| &repair.parts).any(|part| sends(part) && has_choice(part)) {
+        return None;
+    }
+    let only_up = |part: &Part| {
+        let vertices = part.vertices.iter().filter(|load| load.up > 0).map(|load| load.only_up()).collect();
+        Part { vertices, candidates: part.candidates.clone() }
+    };
+    let senders: Vec<Repair> =
+        repairs.iter().map(|repair| Repair { parts: repair.parts.iter().map(only_up).collect(), edges: Vec::new() }).collect();
+    let chosen = in_classes(&senders, loads, speeds)?.chosen;
+    let narrowed = |(part, mut chosen): (&Part, Vec<u32>)| {
+        chosen.sort_unstable();
+        let candidates = if chosen.len() == part.vertices.len() { Candidates::These(chosen) } else { part.candidates.clone() };
+        Part { vertices: part.vertices.clone(), candidates }
+    };
+    let narrowed = |(repair, chosen): (&Repair, Assignment)| Repair {
+        parts: repair.parts.iter().zip(chosen).map(narrowed).collect(),
+        edges: Vec::new(),
+    };
+    Some(repairs.iter().zip(chosen).map(narrowed).collect())
 }
 
 /// The vertices of a part that have the same load.
@@ -230,18 +279,19 @@ impl<'a, 'b> Relief<'a, 'b> {
         least(Direction::Down).max(least(Direction::Up))
     }
 
-    /// Relieves the busiest node, again and again, until none can be relieved.
-    fn run(mut self) {
+    /// Relieves the busiest node, again and again, until none can be relieved. Returns whether no change can undercut what
+    /// the busiest one carries then.
+    fn run(mut self) -> bool {
         let least = self.least();
         loop {
             let nodes = 0..self.draft.loads.len();
-            let Some(busiest) = nodes.max_by_key(|node| (self.busier(*node), Reverse(*node))) else { return };
+            let Some(busiest) = nodes.max_by_key(|node| (self.busier(*node), Reverse(*node))) else { return true };
             let limit = self.busier(busiest);
             if limit <= least {
-                return;
+                return true;
             }
             if !(0..=FOLLOWING_MAX).any(|following| self.relieve(busiest as u32, limit, following)) {
-                return;
+                return false;
             }
         }
     }

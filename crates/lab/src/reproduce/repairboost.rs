@@ -86,13 +86,23 @@ pub(crate) struct Cell {
     /// The paper's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) paper: Option<f64>,
-    /// The busiest link relative to the mean: the mean of all sets, and the interval of 95 % of them.
-    pub(crate) mean: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+    /// The busiest link relative to the mean.
+    #[serde(flatten)]
+    pub(crate) spread: Spread,
+    /// The same if the chosen nodes take the vertices in the opposite order; only where nodes are chosen in an order, by LRU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) turned: Option<Spread>,
     /// The busiest link relative to the instance's lower bound: the mean and the largest of the runs for which a bound was computed.
     pub(crate) over_bound: f64,
     pub(crate) over_bound_max: f64,
+}
+
+/// The mean of all sets of five runs, and the interval of 95 % of them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) mean: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 /// Computes the table. `told` is called with the number of done rows and their total.
@@ -130,9 +140,10 @@ fn row(asked: Asked, (code_at, scheme_at): (usize, usize)) -> Result<Vec<Cell>> 
     let all = (0..code.n() as u8).map(|lost| parts(code.as_ref(), scheme, &[lost], &others(lost), None));
     let all = all.collect::<Result<Vec<Parts>>>()?;
     let (mut imbalances, mut bounded) = ([const { Vec::new() }; SELECTS.len()], [const { Vec::new() }; SELECTS.len()]);
+    let mut turned = Vec::new();
     for set in 0..asked.sets {
         interrupt::check()?;
-        let mut sums = [0.0; SELECTS.len()];
+        let (mut sums, mut turned_sum) = ([0.0; SELECTS.len()], 0.0);
         for run in 0..RUNS {
             let number = ((code_at * SCHEMES.len() + scheme_at) * asked.sets + set) * RUNS + run;
             let mut rng = StdRng::seed_from_u64(asked.seed.wrapping_add(number as u64));
@@ -144,9 +155,15 @@ fn row(asked: Asked, (code_at, scheme_at): (usize, usize)) -> Result<Vec<Cell>> 
                 if balanced && !is_bounded {
                     continue;
                 }
+                let mut chosen = chosen(select, &repairs, &mut rng)?;
                 // The lost node is node 0, which takes no part.
-                let loads = loads(NODES, &repairs, &chosen(select, &repairs, &mut rng)?).split_off(1);
+                let loads_of = |chosen: &[Assignment]| loads(NODES, &repairs, chosen).split_off(1);
+                let loads = loads_of(&chosen);
                 sums[at] += imbalance(&loads);
+                if select == Select::LruStripe {
+                    chosen.iter_mut().flatten().for_each(|part| part.reverse());
+                    turned_sum += imbalance(&loads_of(&chosen));
+                }
                 if let Some(least) = least {
                     let busiest = loads.iter().map(Load::busier).max().unwrap_or(0);
                     bounded[at].push(busiest as f64 / least as f64);
@@ -156,19 +173,17 @@ fn row(asked: Asked, (code_at, scheme_at): (usize, usize)) -> Result<Vec<Cell>> 
         for (at, sum) in sums.into_iter().enumerate().filter(|(_, sum)| *sum > 0.0) {
             imbalances[at].push(sum / RUNS as f64);
         }
+        turned.push(turned_sum / RUNS as f64);
     }
     let cell = |(at, select): (usize, Select)| {
-        let (sets, bounded) = (&mut imbalances[at], &bounded[at]);
-        sets.sort_by(f64::total_cmp);
-        let share = |part: f64| sets[((sets.len() - 1) as f64 * part).round() as usize];
+        let bounded = &bounded[at];
         Cell {
             code: code_name.to_owned(),
             scheme: scheme_name.to_owned(),
             select,
             paper: PAPER[code_at][scheme_at].get(at).copied(),
-            mean: sets.iter().sum::<f64>() / sets.len() as f64,
-            low: share(0.025),
-            high: share(0.975),
+            spread: Spread::of(&mut imbalances[at]),
+            turned: (select == Select::LruStripe).then(|| Spread::of(&mut turned)),
             over_bound: bounded.iter().sum::<f64>() / bounded.len() as f64,
             over_bound_max: bounded.iter().copied().fold(0.0, f64::max),
         }
@@ -197,16 +212,31 @@ fn chosen(select: Select, repairs: &[Repair], rng: &mut StdRng) -> Result<Vec<As
     chosen.ok_or_else(|| Error::fatal("internal error: a stripe has no node for its block"))
 }
 
+impl Spread {
+    fn of(sets: &mut [f64]) -> Self {
+        sets.sort_by(f64::total_cmp);
+        let share = |part: f64| sets[((sets.len() - 1) as f64 * part).round() as usize];
+        Self { mean: sets.iter().sum::<f64>() / sets.len() as f64, low: share(0.025), high: share(0.975) }
+    }
+
+    /// Whether a number of the paper, which gives two digits, lies in the interval.
+    fn has(&self, paper: f64) -> bool {
+        paper >= self.low - 0.005 && paper <= self.high + 0.005
+    }
+
+    fn text(&self) -> String {
+        format!("{:.2} ({:.2}-{:.2})", self.mean, self.low, self.high)
+    }
+}
+
 impl Cell {
-    /// Whether the paper's number lies in the interval of our sets.
-    fn has_papers(&self) -> bool {
-        // The paper gives two digits.
-        self.paper.is_some_and(|paper| paper >= self.low - 0.005 && paper <= self.high + 0.005)
+    /// The paper's number, if it lies outside of the interval of our sets.
+    fn outside(&self) -> Option<f64> {
+        self.paper.filter(|paper| !self.spread.has(*paper))
     }
 
     fn here(&self) -> String {
-        let mark = if self.paper.is_some() && !self.has_papers() { " *" } else { "" };
-        format!("{:.2} ({:.2}-{:.2}){mark}", self.mean, self.low, self.high)
+        format!("{}{}", self.spread.text(), if self.outside().is_some() { " *" } else { "" })
     }
 
     fn bounded(&self) -> String {
@@ -252,8 +282,22 @@ const ABOUT: &str = "Computes the load of each link when a node with 100 blocks 
 const DIFFERS: &str = "RC(4,2,5) is `butterfly(4)` and RC(5,3,6) is `clay(5,3,d=6)`. Their conventional repair reads parts of blocks, from \
     the helpers that the code names. The chain and the tree send partial sums, which are whole blocks, so they take any k blocks. The \
     paper does not say how its RC, chain and tree go together. It does not say either which vertex of a chain or a tree a chosen node \
-    becomes; here the first chosen node is the first vertex.";
+    becomes; here the first chosen node is the first vertex, and the last one sends to the destination.";
 const OUTSIDE: &str = "The paper's number lies outside of the interval; by chance alone, one of twenty would.";
+
+/// How numbers that are not in the interval would be in the opposite order.
+fn in_opposite_order(report: &Report) -> String {
+    let of = |cell: &Cell| -> Option<String> {
+        let (paper, turned) = (cell.outside()?, cell.turned?);
+        let Cell { code, scheme, .. } = cell;
+        let has = if turned.has(paper) { ", and the paper's number lies in the interval" } else { "" };
+        Some(format!(
+            " By LRU, {code} with {scheme} has {} if the chosen nodes take the vertices in the opposite order{has}.",
+            turned.text()
+        ))
+    };
+    report.results.iter().filter_map(of).collect()
+}
 
 /// For a person.
 pub(crate) fn text(report: &Report) -> String {
@@ -261,8 +305,8 @@ pub(crate) fn text(report: &Report) -> String {
         let numbers: Vec<usize> = (2..heading.len()).collect();
         columns(heading.iter().copied(), &numbers, rows)
     });
-    let (command, machine, outside) = (command(report), &report.machine, OUTSIDE);
-    format!("table 1 of {NAME}\n{command}\n\n{BUSIEST}\n{beside}\n* {outside}\n\n{BOUNDED}\n{bounded}\n\n{machine}")
+    let (command, machine, opposite) = (command(report), &report.machine, in_opposite_order(report));
+    format!("table 1 of {NAME}\n{command}\n\n{BUSIEST}\n{beside}\n* {OUTSIDE}{opposite}\n\n{BOUNDED}\n{bounded}\n\n{machine}")
 }
 
 /// The section of the page.
@@ -275,12 +319,12 @@ pub(super) fn section(report: &Report, to: &str) -> String {
     });
     let (command, sets) = (command(report), report.settings.sets);
     let results = &report.results;
-    let (inside, all) =
-        (results.iter().filter(|cell| cell.has_papers()).count(), results.iter().filter(|cell| cell.paper.is_some()).count());
+    let all = results.iter().filter(|cell| cell.paper.is_some()).count();
+    let (inside, opposite) = (all - results.iter().filter(|cell| cell.outside().is_some()).count(), in_opposite_order(report));
     let balanced = sets.min(BALANCED_SETS);
     format!(
         "\n## {NAME}: {TITLE}\n\n### Table 1: How evenly links are loaded\n\n{ABOUT}\n\n```text\n{command}\n```\n\nThe {BUSIEST}:\n\n{beside}\n\
-         \\* {OUTSIDE} {inside} of {all} lie inside.\n\nThe {BOUNDED}:\n\n{bounded}\n{DIFFERS}\n\n{sets} sets of five runs; Algorithm 1, \
+         \\* {OUTSIDE} {inside} of {all} lie inside.{opposite}\n\nThe {BOUNDED}:\n\n{bounded}\n{DIFFERS}\n\n{sets} sets of five runs; Algorithm 1, \
          balance and the lower bound in the first {balanced}. Nothing is measured, so the machine does not matter. All numbers: \
          [{NAME}-{TABLE_1}.json]({to}{NAME}-{TABLE_1}.json).\n"
     )
@@ -309,20 +353,36 @@ mod tests {
 
     #[test]
     fn the_table_is_the_same_each_time_and_balance_beats_the_baselines() {
-        let asked = Asked { sets: 2, seed: 1 };
+        let asked = Asked { sets: 1, seed: 1 };
         let report = run(asked, |_, _| ()).unwrap();
         assert_eq!(report.results, run(asked, |_, _| ()).unwrap().results);
         assert_eq!(report.results.len(), CODES.len() * SCHEMES.len() * SELECTS.len());
         for row in report.results.chunks_exact(SELECTS.len()) {
             let [random, lru, greedy, balanced] = row else { panic!("{row:?}") };
             assert!(balanced.over_bound_max <= 1.05, "{balanced:?}");
-            assert!(balanced.mean <= greedy.mean && balanced.mean < random.mean.min(lru.mean), "{row:?}");
+            let mean = |cell: &Cell| cell.spread.mean;
+            assert!(mean(balanced) <= mean(greedy) && mean(balanced) < mean(random).min(mean(lru)), "{row:?}");
         }
         let dir = tempfile::tempdir().unwrap();
         write(&report, dir.path()).unwrap();
         let again = read(dir.path()).unwrap().unwrap();
         assert_eq!(text(&again), text(&report));
-        assert!(section(&again, "figures/").contains("--sets 2\n"), "{}", section(&again, "figures/"));
+        assert!(section(&again, "figures/").contains("--sets 1\n"), "{}", section(&again, "figures/"));
+    }
+
+    /// What is outside of the interval says how it would be in the opposite order.
+    #[test]
+    fn a_number_outside_of_the_interval_is_marked_and_explained() {
+        let spread = |low: f64, high: f64| Spread { mean: (low + high) / 2.0, low, high };
+        let (code, scheme) = ("RC(4,2,5)".to_owned(), "PPR".to_owned());
+        let (select, paper, turned) = (Select::LruStripe, Some(1.32), Some(spread(1.3, 1.4)));
+        let cell = Cell { code, scheme, select, paper, spread: spread(1.35, 1.59), turned, over_bound: 1.0, over_bound_max: 1.0 };
+        assert_eq!((cell.outside(), cell.here()), (Some(1.32), "1.47 (1.35-1.59) *".to_owned()));
+        assert_eq!(Cell { paper: Some(1.347), ..cell.clone() }.outside(), None, "the paper rounds");
+        let settings = Asked { sets: 1, seed: 1 };
+        let report = Report { machine: Machine::this(), settings, results: vec![cell], warnings: Vec::new() };
+        let said = in_opposite_order(&report);
+        assert!(said.contains("RC(4,2,5) with PPR has 1.35 (1.30-1.40)") && said.ends_with("lies in the interval."), "{said}");
     }
 
     /// The docs have enough sets for the interval.
