@@ -363,7 +363,7 @@ impl Hub {
 
     /// From time to time, every thread sends again what was not answered.
     pub(crate) fn tick(&self) {
-        self.loads.tidy().into_iter().for_each(|(id, at)| self.tell_stuck(at, id, at));
+        self.loads.tidy().into_iter().for_each(|(id, at)| self.stopped(id, at));
         for queue in self.queues() {
             // If the queue is full, the thread is not idle, and the next tick comes soon.
             let _full = queue.offer(0, |_| Command::Tick);

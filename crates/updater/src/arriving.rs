@@ -2,7 +2,7 @@
 //! Nothing is promised with that, and nothing of it is used unless it is what the message says.
 
 use crate::{
-    disk::Disk,
+    disk::{DELAY_FILL, Disk},
     open::Open,
     piece::{Piece, Pieces},
     record::UnitChanges,
@@ -42,6 +42,8 @@ struct Arriving {
     ahead: Option<Ahead>,
     /// How often it was begun to be written ahead.
     begun: u32,
+    /// The bytes that were written ahead in vain.
+    wasted: u64,
     since_ms: u64,
 }
 
@@ -57,6 +59,8 @@ pub(crate) struct Arrivals {
 pub(crate) struct Ready {
     pub(crate) id: UpdateId,
     pub(crate) stream: u8,
+    /// What it is known of.
+    piece: Arc<Piece>,
     pub(crate) crc: u32,
     pub(crate) unit_changes: UnitChanges,
     pub(crate) ahead: Option<Ahead>,
@@ -64,7 +68,9 @@ pub(crate) struct Ready {
 
 /// The most deltas that arrive for a block at a time.
 const ARRIVING_MAX: usize = 4;
-/// How often a delta is written ahead from its beginning on, if other records come first.
+/// The part of the bytes of updates under way that deltas may take while they arrive: what their senders do not end must not keep others from beginning.
+const BYTES_PART: u64 = 4;
+/// How often a delta is written ahead from its beginning on, if other records come first; while less than its length was written in vain.
 const BEGUN_MAX: u32 = 3;
 /// How long the next part, or the message, may take.
 const KEPT_MS: u64 = 30_000;
@@ -78,8 +84,13 @@ impl Arriving {
             return Ok(());
         }
         // Another record came first.
-        self.ahead = None;
+        if self.ahead.take().is_some() {
+            self.wasted += from as u64;
+        }
+        // From that fill on, other records come before this one is used.
         if self.begun < BEGUN_MAX
+            && self.wasted < self.whole.len()
+            && disk.journal.fill() < DELAY_FILL
             && let Some(mut ahead) = disk.journal.begin_ahead(self.whole.len() as usize)
         {
             self.begun += 1;
@@ -94,7 +105,7 @@ impl Arriving {
     }
 
     fn is_next(&self, part: &DeltaPart<'_>) -> bool {
-        (self.attempt, self.stream, self.whole) == (part.attempt, part.stream, part.whole)
+        (self.stream, self.whole) == (part.stream, part.whole)
             && part.piece.start == self.span().end
             && part.piece.span().end <= self.whole.end
     }
@@ -103,7 +114,7 @@ impl Arriving {
 impl Arrivals {
     fn remove(&mut self, id: UpdateId, disk: &mut Disk) -> Option<Arriving> {
         let arriving = self.arriving.remove(&id)?;
-        disk.inflight_bytes = disk.inflight_bytes.saturating_sub(arriving.whole.len());
+        disk.arriving_bytes = disk.arriving_bytes.saturating_sub(arriving.whole.len());
         Some(arriving)
     }
 
@@ -122,15 +133,16 @@ impl Arrivals {
         let Arriving { stream, whole, bytes, crc, unit_changes, ahead, .. } = it;
         let is_said = is_whole && crcs.len() == 1 && crcs.get(&stream) == Some(&crc);
         is_said.then(|| {
-            self.ready = Some(Ready { id: record.id, stream, crc, unit_changes, ahead });
-            Pieces::from([(stream, Arc::new(Piece { start: whole.start, bytes: bytes.into() }))])
+            let piece = Arc::new(Piece { start: whole.start, bytes: bytes.into() });
+            self.ready = Some(Ready { id: record.id, stream, piece: Arc::clone(&piece), crc, unit_changes, ahead });
+            Pieces::from([(stream, piece)])
         })
     }
 }
 
 impl Ready {
-    pub(crate) fn is_of(&self, id: UpdateId, stream: u8) -> bool {
-        (self.id, self.stream) == (id, stream)
+    pub(crate) fn is_of(&self, id: UpdateId, stream: u8, piece: &Arc<Piece>) -> bool {
+        (self.id, self.stream) == (id, stream) && Arc::ptr_eq(&self.piece, piece)
     }
 }
 
@@ -140,16 +152,19 @@ impl Open {
         let DeltaPart { id, attempt, stream, whole, piece } = *part;
         if piece.start == whole.start {
             self.arrivals.remove(id, disk);
+            let participant = self.machine.participant();
             let is_wanted = !self.is_ending()
+                && !participant.is_fenced()
                 && !self.held.contains_key(&id)
+                && participant.outcome(id).is_none()
                 && self.shape.is_part(stream, whole)
                 && self.shape.dependence.of(self.id.index, stream)
                 && whole.len() <= disk.limits.update_bytes_max;
-            let has_room = disk.inflight_bytes + whole.len() <= disk.limits.inflight_bytes_max;
+            let has_room = disk.arriving_bytes + whole.len() <= disk.limits.inflight_bytes_max / BYTES_PART;
             if !is_wanted || !has_room || self.arrivals.arriving.len() >= ARRIVING_MAX {
                 return Ok(());
             }
-            disk.inflight_bytes += whole.len();
+            disk.arriving_bytes += whole.len();
             let arriving = Arriving {
                 attempt,
                 stream,
@@ -159,11 +174,16 @@ impl Open {
                 unit_changes: UnitChanges::new(),
                 ahead: None,
                 begun: 0,
+                wasted: 0,
                 since_ms: 0,
             };
             self.arrivals.arriving.insert(id, arriving);
         }
         let Some(arriving) = self.arrivals.arriving.get_mut(&id) else { return Ok(()) };
+        // Of an attempt that was given up.
+        if arriving.attempt != attempt {
+            return Ok(());
+        }
         if !arriving.is_next(part) {
             self.arrivals.remove(id, disk);
             return Ok(());
@@ -178,6 +198,32 @@ impl Open {
 }
 
 impl Updater {
+    /// A delta of which parts may have [arrived](Self::arrive) comes no further in this attempt.
+    pub fn gone(&mut self, block: BlockId, id: UpdateId, attempt: u32) {
+        let Some(State::Open(open)) = self.blocks.get(&block) else { return };
+        if open.arrivals.arriving.get(&id).is_some_and(|it| it.attempt == attempt) {
+            self.forget_arriving(block, id);
+        }
+    }
+
+    /// What has arrived of a delta is not needed any more.
+    pub(crate) fn forget_arriving(&mut self, block: BlockId, id: UpdateId) {
+        if let Some(State::Open(open)) = self.blocks.get_mut(&block) {
+            open.arrivals.remove(id, &mut self.disk);
+        }
+    }
+
+    /// Forgets deltas of which nothing has come for long, and all of those for blocks whose updates have ended.
+    pub(crate) fn forget_arrivals(&mut self, now_ms: u64) {
+        let passed_ms = self.disk.passed_ms(now_ms);
+        for state in self.blocks.values_mut() {
+            if let State::Open(open) = state {
+                let has_ended = open.is_ending() || open.machine.participant().is_fenced();
+                open.arrivals.forget(if has_ended { None } else { Some(passed_ms) }, &mut self.disk);
+            }
+        }
+    }
+
     /// A part of a delta for a block, whose message comes to [`receive_arrived`](Self::receive_arrived). Parts that are not kept do no harm.
     pub fn arrive(&mut self, block: BlockId, part: DeltaPart<'_>, now_ms: u64) -> Result<()> {
         self.check()?;

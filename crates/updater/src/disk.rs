@@ -30,7 +30,7 @@ pub struct Limits {
     /// The most bytes of a record of the journal. A journal may take smaller ones only; then that counts, and for updates about three
     /// quarters of it.
     pub record_bytes_max: usize,
-    /// The most new bytes and deltas in memory, for all blocks.
+    /// The most new bytes and deltas in memory, for all blocks. Deltas that arrive before their messages may take a quarter of it in addition.
     pub inflight_bytes_max: u64,
     /// The most bytes of one read.
     pub read_bytes_max: u64,
@@ -85,6 +85,8 @@ pub(crate) struct Disk {
     /// The last append that is not synced.
     pub(crate) unsynced: Option<Position>,
     pub(crate) inflight_bytes: u64,
+    /// The bytes of deltas that arrive before their messages.
+    pub(crate) arriving_bytes: u64,
     /// The time of the last tick.
     ticked_ms: u64,
     /// How long the clock has stood still.
@@ -103,6 +105,7 @@ impl Disk {
             departing: None,
             unsynced: None,
             inflight_bytes: 0,
+            arriving_bytes: 0,
             ticked_ms: 0,
             stood_ms: 0,
             has_released: false,

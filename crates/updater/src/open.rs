@@ -198,8 +198,11 @@ impl Open {
                 }
                 let mine = |stream: &u8| record.part(*stream).is_some() && self.shape.dependence.of(me, *stream);
                 let pieces: Pieces = pieces.into_iter().filter(|(stream, _)| mine(stream)).collect();
-                let ready = |stream| self.arrivals.ready.as_ref().filter(|ready| ready.is_of(record.id, stream));
-                let crc = |stream: u8, piece: &Piece| ready(stream).map_or_else(|| piece.crc(), |ready| ready.crc);
+                let ready = self.arrivals.ready.as_ref();
+                let crc = |stream: u8, piece: &Arc<Piece>| match ready {
+                    Some(ready) if ready.is_of(record.id, stream, piece) => ready.crc,
+                    _ => piece.crc(),
+                };
                 let received = pieces.iter().map(|(stream, piece)| (*stream, crc(*stream, piece))).collect();
                 let crcs = if dropped(Rule::ReceivedCrcs) { crcs } else { received };
                 self.prepare(from, Message::Prepare { stamp, record: record.clone(), crcs }, &record, pieces, disk, now_ms)
@@ -380,7 +383,7 @@ impl Open {
         for part in record.parts_of(self.id.index, &self.shape.dependence) {
             let missing = || Error::fatal("an update is journalled without its delta").block(self.id);
             let piece = all.get(&part.stream).ok_or_else(missing)?;
-            match self.arrivals.ready.take_if(|ready| ready.is_of(record.id, part.stream)) {
+            match self.arrivals.ready.take_if(|ready| ready.is_of(record.id, part.stream, piece)) {
                 Some(ready) => {
                     deltas.unit_changes.extend(ready.unit_changes);
                     ahead = ready.ahead;

@@ -250,6 +250,7 @@ impl Open {
             return Ok(None);
         }
         self.is_settling = true;
+        self.arrivals.forget(None, disk);
         if !self.machine.is_idle() {
             self.retry(disk, now_ms)?;
             return self.on(Event::Apply, disk, now_ms).map(|()| None);

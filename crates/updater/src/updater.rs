@@ -166,7 +166,7 @@ impl Updater {
 
     /// The bytes of updates under way in memory.
     pub fn inflight_bytes(&self) -> u64 {
-        self.disk.inflight_bytes
+        self.disk.inflight_bytes + self.disk.arriving_bytes
     }
 
     /// The most bytes of an update that the journal takes.
@@ -203,6 +203,9 @@ impl Updater {
 
     /// A message to a block, and the bytes that came with it.
     pub fn receive(&mut self, block: BlockId, from: Peer, message: Message, pieces: Pieces, now_ms: u64) -> Result<()> {
+        if let Message::Prepare { record, .. } = &message {
+            self.forget_arriving(block, record.id);
+        }
         if matches!(message, Message::Prepare { .. } | Message::Lock { .. })
             && let Err(error) = self.make_room(block, now_ms)
         {
@@ -343,12 +346,12 @@ impl Updater {
     /// From time to time, some times a second: sends again what was not answered, asks, forgets, applies what has waited.
     pub fn tick(&mut self, now_ms: u64) -> Result<()> {
         self.disk.tick(now_ms);
+        self.forget_arrivals(now_ms);
         self.retry(now_ms)?;
         let is_filling = self.disk.journal.fill() >= APPLY_FILL;
         let is_settled = |block: &BlockId| matches!(self.blocks.get(block), Some(State::Open(open)) if open.is_settled());
         let all = self.blocks().filter(|block| !is_settled(block)).collect();
         self.each(&all, |open, disk| {
-            open.arrivals.forget(Some(disk.passed_ms(now_ms)), disk);
             open.remind(disk, now_ms)?;
             if now_ms.saturating_sub(open.forgot_ms) >= FORGET_MS {
                 open.forgot_ms = now_ms;

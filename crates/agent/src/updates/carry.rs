@@ -75,6 +75,7 @@ impl Hub {
         match if counts { self.loads.park(load, to, message) } else { Parked::Dropped } {
             Parked::Waits => {}
             Parked::Complete(load, message) => self.hand_over(load, message),
+            Parked::Stuck => self.tell_stuck(to, load, to),
             Parked::Dropped => self.meter.dropped(),
         }
     }
@@ -103,7 +104,7 @@ impl Hub {
         };
         match taken {
             Taken::Dropped => self.meter.dropped(),
-            Taken::Stuck => self.tell_stuck(to, id, to),
+            Taken::Stuck => self.stopped(id, to),
             Taken::Kept { load, is_first, is_last, message } => {
                 if is_first {
                     self.pass_on(&load);
@@ -147,7 +148,16 @@ impl Hub {
 
     /// A connection that another agent has dialled has ended.
     pub(crate) fn disconnected(&self, source: &Source) {
-        self.loads.broken(source).into_iter().for_each(|(id, at)| self.tell_stuck(at, id, at));
+        self.loads.broken(source).into_iter().for_each(|(id, at)| self.stopped(id, at));
+    }
+
+    /// A load to a block here comes no further.
+    pub(super) fn stopped(&self, id: LoadId, at: BlockId) {
+        if let Some(queue) = self.queue_of(at) {
+            // If the queue is full, the disk forgets in time what it has taken.
+            let _full = queue.offer(0, |_| Command::Gone { load: id, at });
+        }
+        self.tell_stuck(at, id, at);
     }
 
     /// Tells the origin that a load does not reach block `at`. Block `from` is here, or should be.

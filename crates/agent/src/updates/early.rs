@@ -101,6 +101,8 @@ impl Hub {
             let Some(hub) = hub.upgrade() else { return };
             if piece.start == whole.start {
                 let parts = vec![LoadPart { stream, start: whole.start, len: whole.len() }];
+                // What has left before is not used.
+                hub.loads.ended(from, id);
                 let (head, attempt) = (LoadHead { route: route.clone(), parts }, hub.next_attempt());
                 load = hub.loads.begin_empty(LoadId { from, id, attempt }, head);
                 load.iter().for_each(|load| hub.pass_on(load));

@@ -54,6 +54,8 @@ pub(super) struct Entry {
     pub(super) stage: Stage,
     /// The message for this block, until the bytes are here.
     message: Option<Message>,
+    /// The bytes were here, and no message came for them in time.
+    is_unclaimed: bool,
     /// At the origin: what was announced, until it is sent straight.
     pub(super) announced: Announced,
     /// At the origin: the blocks that it did not reach.
@@ -128,6 +130,8 @@ pub(crate) enum Parked {
     Waits,
     /// All bytes are here.
     Complete(Arc<Load>, Message),
+    /// The bytes were here, and are not any more.
+    Stuck,
     Dropped,
 }
 
@@ -244,7 +248,12 @@ impl Loads {
     pub(crate) fn park(&self, id: LoadId, to: BlockId, message: Message) -> Parked {
         let mut state = self.lock();
         if let Some(entry) = state.entries.get_mut(&(id, to)) {
+            let is_unclaimed = std::mem::take(&mut entry.is_unclaimed);
             return match &entry.stage {
+                Stage::Over(load) if is_unclaimed => match load.upgrade().filter(|load| !load.progress.borrow().is_over) {
+                    Some(load) => Parked::Complete(load, message),
+                    None => Parked::Stuck,
+                },
                 Stage::Here(load) if load.is_complete() => {
                     let load = Arc::clone(load);
                     entry.set_over(&load);
@@ -381,6 +390,7 @@ impl Loads {
             {
                 let load = Arc::clone(load);
                 entry.set_over(&load);
+                entry.is_unclaimed = true;
             }
         }
         let is_stalled = |entry: &Entry| match &entry.stage {
@@ -389,7 +399,7 @@ impl Loads {
         };
         let stalled = state.drop_all(is_stalled);
         let is_over = |entry: &Entry| match &entry.stage {
-            Stage::Over(load) => load.strong_count() == 0 || entry.until <= now,
+            Stage::Over(load) => load.strong_count() == 0 && !entry.is_unclaimed || entry.until <= now,
             Stage::Awaited | Stage::Here(_) => entry.until <= now,
         };
         state.drop_all(is_over);
@@ -445,7 +455,7 @@ impl State {
 
 impl Entry {
     fn new(until: Instant, stage: Stage) -> Self {
-        Self { until, stage, message: None, announced: Announced::new(), missed: BTreeSet::new() }
+        Self { until, stage, message: None, is_unclaimed: false, announced: Announced::new(), missed: BTreeSet::new() }
     }
 
     /// The load is not needed here any more. It is passed on as long as its origin keeps it.

@@ -9,7 +9,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::Instant,
 };
-use weft_proto::updates::{Found, OpenRead, Packet, Part, Route};
+use weft_proto::updates::{Found, LoadId, OpenRead, Packet, Part, Route};
 use weft_types::{BlockId, Error, Result, UPDATE_BYTES_MAX};
 use weft_update::{Message, Peer, Sealed, Told, UpdateId};
 use weft_updater::{OpenBlock, Pieces, SettledBlock};
@@ -46,6 +46,11 @@ pub(crate) enum Command {
     Arriving {
         load: Arc<Load>,
         slices: Vec<Slice>,
+    },
+    /// A load for a block comes no further.
+    Gone {
+        load: LoadId,
+        at: BlockId,
     },
     /// All of a load is here, whose slices have come before, and the message to which it belongs.
     Arrived {

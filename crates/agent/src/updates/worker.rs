@@ -171,6 +171,7 @@ impl Worker {
                 let arrived = self.arrive(&load, &slices, now_ms);
                 self.passing(arrived, hub);
             }
+            Command::Gone { load, at } => self.updater.gone(at, load.id, load.attempt),
             Command::Arrived { load, message, .. } => {
                 let received = self.receive_arrived(&load, message, hub, now_ms);
                 self.passing(received, hub);
@@ -461,6 +462,7 @@ impl Worker {
         }
         if asked.answers.is_empty() {
             self.asked.remove(&(block, id));
+            hub.loads.ended(block, id);
         }
     }
 

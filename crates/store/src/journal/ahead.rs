@@ -3,6 +3,9 @@
 //! They are sectors of the next batch, at the place that they will have in it. The first pages of that batch are written with its other
 //! records, when it is synced. Until then it is a batch that is torn, and recovery drops it as such: nothing of it was durable. If another
 //! batch is written first, it gets a higher number and the same place, and these sectors are forgotten: the record is then written as any other.
+//!
+//! The disk may be writing these pages already. If memory changed meanwhile, a sector could be mixed of old and new bytes, which counts as damage.
+//! So nothing is written over them before a sync.
 
 use super::pending::Record;
 use super::ring_file::RingFile;
@@ -82,13 +85,26 @@ impl Ahead {
         (Self { number, packer, sink: Sink { at, begun }, left: len, len, crc: 0, claim }, claimed)
     }
 
+    /// Whether nothing has come yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.left == self.len
+    }
+
+    /// Whether pages are written once so many further bytes have come.
+    pub(super) fn has_pages_with(&self, more: usize) -> bool {
+        self.len - self.left + more >= PAGE / SECTOR * CONTENT
+    }
+
     /// Whether so many further bytes may come.
     pub(super) fn takes(&self, len: usize) -> bool {
         len <= self.left
     }
 
-    /// Writes the next bytes.
-    pub(super) fn write(&mut self, ring: &RingFile, bytes: &[u8]) -> Result<()> {
+    /// Writes the next bytes. With `is_over_unsynced`, the disk may be writing what they replace.
+    pub(super) fn write(&mut self, ring: &RingFile, bytes: &[u8], is_over_unsynced: bool) -> Result<()> {
+        if is_over_unsynced {
+            ring.device.step(Step::SyncJournal, || ring.sync())?;
+        }
         let Self { packer, sink, left, crc, .. } = self;
         *left -= bytes.len();
         *crc = crc32c_continued(*crc, bytes);

@@ -58,8 +58,9 @@ pub(super) fn leads(released: usize, record: &Record) -> bool {
 }
 
 impl Batch<'_> {
-    /// Writes and syncs it. Returns its pages, and where its records begin in it, by position.
-    pub(super) fn write(mut self, ring: &RingFile) -> Result<(u32, Vec<(u64, u32)>)> {
+    /// Writes and syncs it. Returns its pages, and where its records begin in it, by position. With `is_over_unsynced`, the disk may be writing
+    /// pages that were written ahead, behind the first [`LEAD_PAGES`] of its place.
+    pub(super) fn write(mut self, ring: &RingFile, is_over_unsynced: bool) -> Result<(u32, Vec<(u64, u32)>)> {
         let behind = u32::try_from(self.number - self.before).map_err(|_| Error::fatal("the journal was torn too often"))?;
         let (ahead, copies) = (self.ahead.take(), copies_of(ring, self.copies)?);
         let ahead = ahead.and_then(|(position, ahead)| self.pending.get(position).map(|record| (record, ahead)));
@@ -86,6 +87,9 @@ impl Batch<'_> {
         for record in others() {
             records.push((record.position, at as u32));
             at += record.len();
+        }
+        if is_over_unsynced && pages > LEAD_PAGES {
+            ring.device.step(Step::SyncJournal, || ring.sync())?;
         }
         let first = Packer::new(ring.sealer, self.number, behind, 0);
         let write = || {

@@ -70,6 +70,8 @@ struct State {
     is_writing: bool,
     /// Sectors of the next batch that are written already.
     claimed: Option<Claimed>,
+    /// Since the last sync, pages behind the first ones of the next batch were written ahead.
+    is_ahead_unsynced: bool,
     /// Released, and not named by a batch, in the order of the releases.
     released: VecDeque<u64>,
     /// How many releases a durable batch has named.
@@ -104,6 +106,7 @@ impl RingJournal {
             writing: Arc::default(),
             is_writing: false,
             claimed: None,
+            is_ahead_unsynced: false,
             released: VecDeque::new(),
             named: 0,
             releases: 0,
@@ -212,6 +215,8 @@ impl RingJournal {
         });
         // What else was written ahead is in the way.
         state.claimed = None;
+        let is_other = ahead.as_ref().is_none_or(|(_, ahead)| !ahead.has_pages_with(0));
+        let is_over_unsynced = std::mem::take(&mut state.is_ahead_unsynced) && is_other;
         let number = ahead.as_ref().map_or(state.next_number, |(_, ahead)| ahead.number);
         state.next_number = state.next_number.max(number + 1);
         state.counts.records_ahead += u64::from(ahead.is_some());
@@ -223,7 +228,7 @@ impl RingJournal {
 
         let batch = Batch { number, before, at, tail, next_position, released, copies: &copies, pending: &pending, ahead };
         // If it panicked and this went on, the others would wait for ever.
-        let written = catch_unwind(AssertUnwindSafe(|| batch.write(&self.ring)));
+        let written = catch_unwind(AssertUnwindSafe(|| batch.write(&self.ring, is_over_unsynced)));
         let written = written.unwrap_or_else(|_| Err(Error::fatal("a thread panicked while it wrote a batch")));
 
         let mut state = self.lock();
@@ -327,11 +332,14 @@ impl Journal for RingJournal {
 
     fn write_ahead(&self, ahead: &mut Ahead, bytes: &[u8]) -> Result<bool> {
         self.ring.device.check_alive()?;
-        let state = self.lock();
+        let mut state = self.lock();
         if !state.claimed.as_ref().is_some_and(|claimed| claimed.is(ahead)) || !ahead.takes(bytes.len()) || state.is_writing {
             return Ok(false);
         }
-        self.while_writing(state, || ahead.write(&self.ring, bytes)).map(|()| true)
+        // Of another one, at the same place.
+        let is_over_unsynced = ahead.is_new() && state.is_ahead_unsynced;
+        state.is_ahead_unsynced = ahead.has_pages_with(bytes.len());
+        self.while_writing(state, || ahead.write(&self.ring, bytes, is_over_unsynced)).map(|()| true)
     }
 
     fn append_shared(&self, block: BlockId, bytes: &[u8], tail: Tail, room: Option<&mut Reservation>) -> Result<Position> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use weft_store::{
     Ahead, BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN,
     RingJournal, SimFiles, Step, Steps, Tail, journal_conformance,
@@ -240,6 +240,41 @@ fn a_flipped_bit_in_a_record_that_was_written_ahead_is_damage() {
     for sector in 0..head + 8 {
         assert!(is_noticed(&files, sector, &expected), "sector {sector} of {head}");
     }
+}
+
+/// The disk may have begun to write it, and must not find other bytes meanwhile.
+#[test]
+fn what_was_written_ahead_is_synced_before_other_bytes_take_its_place() {
+    let (files, calls) = (SimFiles::new(4), Arc::new(Mutex::new(Vec::new())));
+    let (journal, bytes) = (open(&files).unwrap(), vec![9; 14_000]);
+    let seen = Arc::clone(&calls);
+    files.inject(move |call: &FileCall| {
+        seen.lock().unwrap().push(call.op);
+        None
+    });
+    // Whether a sync is the first call since the last time, and how many syncs there were.
+    let syncs = || {
+        let calls: Vec<FileOp> = std::mem::take(&mut *calls.lock().unwrap());
+        (calls.first() == Some(&FileOp::Sync), calls.iter().filter(|op| **op == FileOp::Sync).count())
+    };
+    drop(arrive(&journal, &bytes));
+    assert_eq!(syncs(), (false, 0));
+    // Another one at the same place.
+    drop(arrive(&journal, &bytes));
+    assert_eq!(syncs(), (true, 1));
+    // A batch at the same place, of three pages and of two.
+    fill(&journal, [10_000]);
+    assert_eq!(syncs(), (true, 2));
+    drop(arrive(&journal, &bytes));
+    assert_eq!(syncs(), (false, 0));
+    fill(&journal, [6000]);
+    assert_eq!(syncs(), (false, 1));
+    // Its own batch.
+    let ahead = arrive(&journal, &bytes);
+    let tail = Tail { shared: vec![Arc::new(bytes)], ahead: Some(ahead) };
+    let last = journal.append_shared(journal_conformance::block(2), &[1; 30], tail, None).unwrap();
+    journal.sync(last).unwrap();
+    assert_eq!((syncs(), journal.counts().records_ahead), ((false, 1), 1));
 }
 
 /// Recovery drops a torn batch behind durable ones, and still reports damage before it.

@@ -4,11 +4,11 @@ use super::{
     host,
     world::{Body, Setup, To, World, block, only_delta},
 };
-use crate::{DeltaPart, Limits, Piece, Pieces};
+use crate::{DeltaPart, Limits, Piece, Pieces, flights::Flights};
 use std::sync::Arc;
 use weft_store::{Journal as _, JournalCounts};
 use weft_types::{BlockId, Layout, Result};
-use weft_update::{Message, Peer, Told};
+use weft_update::{Message, Peer, Sealed, Told};
 
 const LEN: usize = 90 << 10;
 const PARITY: u8 = 2;
@@ -121,16 +121,51 @@ fn a_record_that_is_synced_first_does_not_change_what_arrives() {
     let parts = parts(&it.delta);
     arrive(&mut world, &it, 1, &parts[..2], false);
     let before = journal(&world);
-    // Of another update, or of anything else.
-    let node = world.home(it.to);
-    let journal_of = Arc::clone(&world.nodes[node].disk.as_ref().unwrap().journal);
-    let other = journal_of.append(block(9, 9), &[0; 3000], None).unwrap();
-    journal_of.sync(other).unwrap();
-    journal_of.release(&[other]);
+    other_record(&world);
     assert_eq!(arrive(&mut world, &it, 1, &parts[2..], true), Some(true));
     assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
     assert_eq!(journal(&world).records_ahead - before.records_ahead, 1, "it was begun again");
     assert!(applied(&mut world) == expected(1));
+}
+
+/// A record of another update, or of anything else.
+fn other_record(world: &World) {
+    let journal = &world.nodes[world.home(block(0, PARITY))].disk.as_ref().unwrap().journal;
+    let other = journal.append(block(9, 9), &[0; 3000], None).unwrap();
+    journal.sync(other).unwrap();
+    journal.release(&[other]);
+}
+
+#[test]
+fn what_arrives_is_not_written_again_and_again() {
+    let mut world = world();
+    let it = prepare(&mut world, 1);
+    let parts = parts(&it.delta);
+    let before = journal(&world);
+    arrive(&mut world, &it, 1, &parts[..2], false);
+    other_record(&world);
+    arrive(&mut world, &it, 1, &parts[2..3], false);
+    other_record(&world);
+    assert_eq!(arrive(&mut world, &it, 1, &parts[3..], true), Some(true));
+    assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+    assert_eq!(journal(&world).records_ahead - before.records_ahead, 0, "more than its length was written in vain");
+    assert!(applied(&mut world) == expected(1));
+}
+
+#[test]
+fn what_arrives_for_a_journal_that_is_half_full_is_written_with_its_record() {
+    let mut world = world();
+    let it = prepare(&mut world, 1);
+    let node = world.home(it.to);
+    let journal_of = Arc::clone(&world.nodes[node].disk.as_ref().unwrap().journal);
+    while journal_of.fill() < 0.55 {
+        let position = journal_of.append(block(9, 9), &[0; 100_000], None).unwrap();
+        journal_of.sync(position).unwrap();
+    }
+    let before = journal(&world);
+    assert_eq!(arrive(&mut world, &it, 1, &parts(&it.delta), true), Some(true));
+    assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+    assert_eq!(journal(&world).records_ahead - before.records_ahead, 0);
 }
 
 #[test]
@@ -151,6 +186,8 @@ fn what_does_not_fit_the_message_is_not_taken() {
     assert_eq!(arrive(&mut world, &it, 2, &good[2..], true), Some(false));
     arrive(&mut world, &it, 1, &good[..2], false);
     assert_eq!((arrive(&mut world, &it, 2, &good[..1], false), inflight(&world)), (None, LEN as u64));
+    // A late part of an attempt that was given up.
+    arrive(&mut world, &it, 1, &good[2..3], false);
     assert_eq!(arrive(&mut world, &it, 2, &good[1..], true), Some(true));
     assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
     assert!(applied(&mut world) == expected(1));
@@ -162,23 +199,40 @@ fn what_arrives_is_bounded_in_bytes_and_in_time() {
     let it = prepare(&mut world, 1);
     let (good, node) = (parts(&it.delta), world.home(it.to));
     world.call(node, |updater, _| {
-        updater.disk.limits.inflight_bytes_max = LEN as u64 - 1;
+        updater.disk.limits.inflight_bytes_max = 4 * LEN as u64 - 1;
         Ok(())
     });
     arrive(&mut world, &it, 1, &good[..2], false);
     assert_eq!(inflight(&world), 0);
     world.call(node, |updater, _| {
-        updater.disk.limits.inflight_bytes_max = LEN as u64;
+        updater.disk.limits.inflight_bytes_max = 4 * LEN as u64;
         Ok(())
     });
     arrive(&mut world, &it, 1, &good[..2], false);
     assert_eq!(inflight(&world), LEN as u64);
+    // Updates that are led here have all of their room. New bytes count twice, for their deltas.
+    world.call(node, |updater, _| {
+        let (mut flights, new) = (Flights::default(), Pieces::from([(0, host::piece(0, vec![1; 2 * LEN]))]));
+        flights.insert((host::id(9), 0), new, None, &mut updater.disk).unwrap();
+        flights.retain(|_| false, &mut updater.disk);
+        Ok(())
+    });
     for (later, kept) in [(29_000, LEN as u64), (1_000, 0)] {
         world.now += later;
         world.call(node, |updater, now| updater.tick(now));
         assert_eq!(inflight(&world), kept, "{later} ms later");
     }
     assert_eq!(arrive(&mut world, &it, 1, &good[2..], true), Some(false));
+    // One that comes no further.
+    arrive(&mut world, &it, 2, &good[..2], false);
+    let Message::Prepare { record, .. } = &it.message else { unreachable!() };
+    for (attempt, kept) in [(1, LEN as u64), (2, 0)] {
+        world.call(node, |updater, _| {
+            updater.gone(it.to, record.id, attempt);
+            Ok(())
+        });
+        assert_eq!(inflight(&world), kept, "attempt {attempt}");
+    }
     // A block that is closed or removed.
     arrive(&mut world, &it, 1, &good[..2], false);
     world.call(node, |updater, _| {
@@ -188,6 +242,55 @@ fn what_arrives_is_bounded_in_bytes_and_in_time() {
     assert_eq!(inflight(&world), 0);
     assert_eq!(arrive(&mut world, &it, 1, &good[..2], false), None);
     assert_eq!(inflight(&world), 0);
+}
+
+#[test]
+fn what_arrives_of_an_update_that_is_here_is_not_kept() {
+    let mut world = world();
+    let it = prepare(&mut world, 1);
+    let (good, node) = (parts(&it.delta), world.home(it.to));
+    arrive(&mut world, &it, 1, &good[..2], false);
+    assert_eq!(inflight(&world), LEN as u64);
+    // It comes straight.
+    let pieces = Pieces::from([(it.stream, Arc::clone(&it.delta))]);
+    world.call(node, |updater, now| updater.receive(it.to, it.from, it.message.clone(), pieces, now));
+    assert_eq!(inflight(&world), 0);
+    arrive(&mut world, &it, 2, &good[..2], false);
+    assert_eq!(inflight(&world), 0, "it is held");
+    assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+    arrive(&mut world, &it, 3, &good[..2], false);
+    assert_eq!(inflight(&world), 0, "its outcome is known");
+}
+
+#[test]
+fn nothing_is_kept_of_what_arrives_for_a_block_that_is_settled_or_fenced() {
+    let settled = |world: &mut World, it: &Prepare| {
+        let node = world.home(it.to);
+        world.call(node, |updater, now| {
+            let term = updater.open_block_of(it.to).unwrap().term;
+            updater.settle(it.to, term, now).map(drop)
+        });
+    };
+    let fenced = |world: &mut World, it: &Prepare| {
+        let (node, sealed) = (world.home(it.to), Message::Sealed(Arc::new(Sealed { term: 1000, ..Sealed::default() })));
+        world.call(node, |updater, now| updater.receive(it.to, Peer::Coordinator, sealed, Pieces::new(), now));
+        world.call(node, |updater, now| updater.tick(now));
+        world.call(node, |updater, _| {
+            assert!(updater.open_block_of(it.to).unwrap().is_fenced);
+            Ok(())
+        });
+    };
+    for end in [&settled as &dyn Fn(&mut World, &Prepare), &fenced] {
+        let mut world = world();
+        let it = prepare(&mut world, 1);
+        let good = parts(&it.delta);
+        arrive(&mut world, &it, 1, &good[..2], false);
+        assert_eq!(inflight(&world), LEN as u64);
+        end(&mut world, &it);
+        assert_eq!(inflight(&world), 0);
+        arrive(&mut world, &it, 2, &good[..2], false);
+        assert_eq!(inflight(&world), 0);
+    }
 }
 
 /// Starts a node that does not crash again.

@@ -234,13 +234,29 @@ async fn a_load_that_stalls_is_stuck_and_a_complete_one_without_a_message_is_pas
     assert_eq!(loads.tidy(), []);
     let passed_on = passed_on.unwrap();
     assert!(!passed_on.progress.borrow().is_over, "the blocks behind this one do not get it");
-    assert!(matches!(loads.park(load(1), block(4), message(&[0])), Parked::Dropped), "it comes too late");
+    // The message comes late. The bytes are still here, once.
+    assert!(matches!(loads.park(load(1), block(4), message(&[0])), Parked::Complete(..)));
+    assert!(matches!(loads.park(load(1), block(4), message(&[0])), Parked::Dropped));
     // Those to whom it is passed on do not take it.
     advance(KEPT).await;
     assert_eq!(loads.tidy(), []);
     assert!(passed_on.progress.borrow().is_over && begun.progress.borrow().is_over && is_empty(&loads));
     drop((passed_on, begun));
     assert_eq!(room(&loads), BYTES_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_comes_after_its_bytes_were_dropped_is_told_so() {
+    let loads = Loads::default();
+    drop(arriving(&loads, LEN, 1));
+    advance(STALL + Duration::from_secs(1)).await;
+    // Nothing passes it on.
+    assert_eq!(loads.tidy(), []);
+    assert_eq!(room(&loads), BYTES_MAX);
+    assert!(matches!(loads.park(load(1), block(4), message(&[0])), Parked::Stuck));
+    assert!(matches!(loads.park(load(1), block(4), message(&[0])), Parked::Dropped));
+    assert_eq!(loads.tidy(), []);
+    assert!(is_empty(&loads));
 }
 
 #[tokio::test(start_paused = true)]
