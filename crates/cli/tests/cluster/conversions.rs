@@ -11,7 +11,7 @@ const COLD: (usize, usize) = (6, 512 << 10);
 /// The conversion of a stripe moves at most 1.25 MiB over the network, and at least half as much: these bytes suffice for one or two.
 const PASSED: usize = 3 << 19;
 /// The number of polls between two grants: at least five seconds.
-const POLLS_PER_GRANT: usize = 1000;
+const POLLS_PER_GRANT: usize = 60;
 
 /// A cluster with a bucket of replicas.
 struct World {

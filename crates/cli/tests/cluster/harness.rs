@@ -20,6 +20,9 @@ use tempfile::TempDir;
 const COMMAND_MAX: Duration = Duration::from_secs(180);
 /// A wait that takes longer fails the test.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(120);
+/// The pauses between looks at what is waited for.
+const LOOK_FIRST: Duration = Duration::from_millis(5);
+const LOOK_LAST: Duration = Duration::from_millis(100);
 
 /// A killed process ends within this time.
 const KILL_MAX: Duration = Duration::from_secs(5);
@@ -517,9 +520,12 @@ pub(crate) fn weft_command() -> Command {
 /// Waits until a condition holds.
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = now();
+    // Most looks start a program, so what takes longer is looked at less often.
+    let mut pause = LOOK_FIRST;
     while !is_so() {
         assert!(begin.elapsed() < WAIT_MAX, "timed out waiting for {what}");
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(pause);
+        pause = (pause * 5 / 4).min(LOOK_LAST);
     }
 }
 

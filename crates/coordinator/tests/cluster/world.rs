@@ -26,6 +26,9 @@ use weft_types::{ByteSize, Clock, Error, NodeId, Party, RebuildReserve, Result};
 
 /// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The pauses between looks at what is waited for.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+const LOOK_LAST: Duration = Duration::from_millis(100);
 
 /// A cluster.
 pub(crate) struct World {
@@ -358,8 +361,11 @@ impl World {
     /// Waits until something holds.
     pub(crate) async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let waiting = async {
+            // Each look costs far more than the time that passes meanwhile, so what takes longer is looked at less often.
+            let mut pause = LOOK_FIRST;
             while !holds(self).await {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 9 / 8).min(LOOK_LAST);
             }
         };
         assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "not within {PATIENCE:?}: {what}");

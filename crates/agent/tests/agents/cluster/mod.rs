@@ -134,7 +134,7 @@ impl Cluster {
     async fn started(&self, number: u32) -> Agent {
         let mut started = Agent::start(self.config(number), self.seams(number)).await;
         // A call that was running when the agent stopped may hold its disks for a moment longer.
-        for _ in 0..500 {
+        for _ in 0..3_000 {
             match &started {
                 Err(error) if error.message.contains("in use by another process") => sleep(Duration::from_millis(10)).await,
                 _ => break,
