@@ -21,7 +21,7 @@ pub struct Drain<'a> {
     pub reserve_bytes: u64,
     /// Whether any policy spreads stripes over racks.
     pub by_rack: bool,
-    /// On how many nodes a stripe is whose data have copies, at most; 0: none have.
+    /// On how many nodes the policies of buckets put a stripe whose data have copies, at most; 0: no policy makes copies.
     pub copies_on: usize,
 }
 
@@ -64,8 +64,8 @@ impl Drain<'_> {
         let after = self.after(view);
         let lacking = [self.lacks_nodes(&after, codes), self.lacks_space(view, &after)];
         let refusals: Vec<String> = lacking.into_iter().flatten().collect();
-        let crowds = || self.crowds_racks(view, &after, codes);
-        let warnings = if refusals.is_empty() { crowds().into_iter().collect() } else { Vec::new() };
+        let crowds = if refusals.is_empty() { self.crowds_racks(view, &after, codes) } else { None };
+        let warnings = crowds.into_iter().chain(self.lacks_nodes_for_copies(&after)).collect();
         Obstacles { refusals, warnings }
     }
 
@@ -89,17 +89,21 @@ impl Drain<'_> {
     fn lacks_nodes(self, after: &View, codes: &[SharedCode]) -> Option<String> {
         // Those that are only down come back.
         let (left, name) = (Racks::of(after).nodes(), &self.node.record.name);
-        if let Some(widest) = codes.iter().max_by_key(|code| code.n()).filter(|code| code.n() > left) {
-            return Some(format!(
-                "{} puts the blocks of a stripe on {} different nodes, and without {name} only {left} can keep blocks: add nodes first",
-                widest.spec(),
-                widest.n(),
-            ));
-        }
+        let widest = codes.iter().max_by_key(|code| code.n()).filter(|code| code.n() > left)?;
+        Some(format!(
+            "{} puts the blocks of a stripe on {} different nodes, and without {name} only {left} can keep blocks: add nodes first",
+            widest.spec(),
+            widest.n(),
+        ))
+    }
+
+    /// Only a warning: the policies say how many copies new objects get, and not how many there are.
+    fn lacks_nodes_for_copies(self, after: &View) -> Option<String> {
+        let (left, name) = (Racks::of(after).nodes(), &self.node.record.name);
         (self.copies_on > left).then(|| {
             format!(
-                "stripes with copies are on {} different nodes, and without {name} only {left} can keep blocks: add nodes first, or drop copies \
-                 (`weft policy cool`)",
+                "a policy puts a stripe and copies of its data on {} different nodes, and without {name} only {left} can keep blocks: of \
+                 stripes with that many copies, blocks stay on {name} until there are more nodes",
                 self.copies_on
             )
         })
@@ -188,15 +192,16 @@ mod tests {
     }
 
     #[test]
-    fn copies_need_other_nodes_too() {
+    fn too_few_other_nodes_for_copies_are_warned_of() {
         let status = member(7, "", None);
-        let refused = |copies_on| {
+        let warned = |copies_on| {
             let drain = Drain { node: &status, disk: None, reserve_bytes: 10, by_rack: true, copies_on };
-            drain.obstacles(&view(7), &codes(&["rs(2,2)"])).refusals
+            drain.check(&view(7), &codes(&["rs(2,2)"]), false).unwrap()
         };
-        assert_eq!(refused(6), Vec::<String>::new());
-        let says = "stripes with copies are on 7 different nodes, and without node-7 only 6 can keep blocks";
-        assert!(refused(7)[0].starts_with(says), "{:?}", refused(7));
+        assert_eq!(warned(6), Vec::<String>::new());
+        let says =
+            "a policy puts a stripe and copies of its data on 7 different nodes, and without node-7 only 6 can keep blocks";
+        assert!(warned(7).len() == 1 && warned(7)[0].starts_with(says), "{:?}", warned(7));
     }
 
     #[test]

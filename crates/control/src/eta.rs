@@ -66,6 +66,11 @@ impl Estimate {
         self.last = (done, seconds);
     }
 
+    /// The work that was finished before the start.
+    pub fn before(&self) -> Work {
+        self.first.0
+    }
+
     /// The bytes that were processed since the start.
     pub fn bytes(&self, done: Work) -> u64 {
         done.since(self.first.0).bytes

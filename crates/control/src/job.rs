@@ -30,6 +30,10 @@ const RETRY_LAST: Duration = Duration::from_secs(10);
 /// The longest estimate that is kept: a century.
 const REMAINING_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
+/// The most sent bytes that are counted: what the metadata can record. Agents report the bytes, so a broken one may report any number; a
+/// number that cannot be recorded would keep the job from ever ending.
+const MOVED_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
+
 /// How many passes try what failed, if other items succeed or the cause may have passed.
 const PASSES_MAX: u32 = 3;
 
@@ -157,7 +161,11 @@ impl Job {
     /// A job as recorded. `left_unsaid`: the reason if items are left that no attempt reported.
     pub fn new(asked: JobState, progress: JobProgress, left_unsaid: &'static str) -> Self {
         let (tries, pause, state) = (Tries::default(), first_pause(), State::Untouched);
-        Self { asked, asked_since: false, progress, left_unsaid, counted: false, tries, pause, eta: None, state }
+        let mut job = Self { asked, asked_since: false, progress, left_unsaid, counted: false, tries, pause, eta: None, state };
+        if !asked.has_ended() {
+            job.forget_estimates();
+        }
+        job
     }
 
     /// The progress.
@@ -184,7 +192,7 @@ impl Job {
 
     /// Counts bytes that a plan has sent over links.
     pub fn moved(&mut self, bytes: u64) {
-        self.progress.moved_bytes = self.progress.moved_bytes.saturating_add(bytes);
+        self.progress.moved_bytes = self.progress.moved_bytes.saturating_add(bytes).min(MOVED_BYTES_MAX);
     }
 
     /// Records how far the job is, when a pass begins and after each item. `begun_bytes`: of items that are not finished.
@@ -203,17 +211,28 @@ impl Job {
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// Keeps this estimate if it is the first one after a quarter or half of the work, so that its error is known at the end.
+    /// Keeps this estimate if it is the first one after a quarter or half of the work, so that its error is known at the end. If the job was
+    /// taken up or resumed after that, none is kept.
     pub fn estimated(&mut self, remaining_ms: u64, now_ms: u64) {
+        let Some((estimate, _)) = &self.eta else { return };
         let JobProgress { total, done, quarter, half, .. } = &mut self.progress;
-        let kept = match done.bytes.saturating_mul(4) / total.bytes.max(1) {
+        let total_bytes = total.bytes.max(1);
+        let quarters = |bytes: u64| bytes.saturating_mul(4) / total_bytes;
+        let (before, now) = (quarters(estimate.before().bytes), quarters(done.bytes));
+        let kept = match now {
             1 => quarter,
             2 => half,
             _ => return,
         };
-        if kept.is_none() {
+        if before < now && kept.is_none() {
             *kept = Some(Estimated { made_ms: now_ms, remaining_ms: remaining_ms.min(REMAINING_MS_MAX) });
         }
+    }
+
+    /// Drops the estimates, because an operator pauses or resumes the job: the time for which a job is paused, or has no coordinator, cannot be
+    /// estimated.
+    pub fn forget_estimates(&mut self) {
+        (self.eta, self.progress.quarter, self.progress.half) = (None, None, None);
     }
 
     fn work(&self, begun_bytes: u64) -> Work {
@@ -250,6 +269,9 @@ impl Job {
         // An ended job stays ended: this request was written before.
         if !self.asked.has_ended() {
             (self.asked, self.asked_since) = (asked, true);
+            if asked == JobState::Paused {
+                self.forget_estimates();
+            }
         }
         match state {
             State::Idle => self.go_on(),
@@ -266,7 +288,10 @@ impl Job {
         match self.asked {
             JobState::Running if self.counted => self.to(State::Counting, Action::Count),
             JobState::Running => self.to(State::Beginning, Action::Begin),
-            JobState::Paused => self.to(State::Idle, Action::WaitToBeTold),
+            JobState::Paused => {
+                self.forget_estimates();
+                self.to(State::Idle, Action::WaitToBeTold)
+            }
             JobState::Done | JobState::Failed | JobState::Cancelled => self.to(State::Ended, Action::End),
         }
     }
@@ -306,8 +331,7 @@ impl Job {
     fn passed(&mut self, passed: Passed, again: Again, done_before: u64) -> Vec<Action> {
         self.pause = first_pause();
         if passed == Passed::Stopped || self.asked != JobState::Running {
-            // The time for which a person pauses it cannot be estimated.
-            (self.eta, self.progress.quarter, self.progress.half) = (None, None, None);
+            self.forget_estimates();
             return self.write(None, first_pause());
         }
         self.tries.count(self.progress.done.blocks > done_before, again);

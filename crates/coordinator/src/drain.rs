@@ -101,8 +101,8 @@ async fn of<'a>(shared: &Shared, node: &'a MemberStatus, disk: Option<&'a DiskRe
 }
 
 /// On how many nodes the widest stripe with copies is, by the policies of buckets that have objects. Not counted are copies of which there are more
-/// than the policy says (`--replicas` of a put or of `weft policy heat`): only the record of each stripe has them. If such a stripe finds no other
-/// node, its block waits for one.
+/// than the policy says (`--replicas` of a put or of `weft policy heat`), and copies that were dropped are: only the record of each stripe has what
+/// there is. A block that finds no other node waits for one.
 async fn copies_on(shared: &Shared, policies: &[PolicyRecord]) -> Result<usize> {
     if policies.iter().all(|policy| policy.replicas < 2) {
         return Ok(0);

@@ -32,7 +32,7 @@ use weft_control::{
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, PlanId, Result, Span, StripeRecord, UploadId};
+use weft_types::{CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, PlanId, Reaction, Result, Span, StripeRecord, UploadId};
 
 /// The most ranges of one request.
 const RANGES_MAX: usize = 4096;
@@ -288,10 +288,11 @@ async fn begin(
     Ok(reply)
 }
 
-/// How a read would be done. One at the nodes of an open stripe needs no plan, so it is explained also if none can be made.
+/// How a read would be done. One at the nodes of an open stripe needs no plan, so it is explained also if too much is lost for one. A wrong
+/// request stays an error.
 fn explained(at_nodes: Option<v1::ReadAtNodes>, planned: Result<v1::ReadStripeReply>) -> Result<v1::ReadStripeReply> {
     let reply = match planned {
-        Err(_) if at_nodes.is_some() => v1::ReadStripeReply::default(),
+        Err(error) if at_nodes.is_some() && error.reaction == Reaction::Unavailable => v1::ReadStripeReply::default(),
         planned => planned?,
     };
     Ok(v1::ReadStripeReply { at_nodes, ..reply })
@@ -337,7 +338,9 @@ mod tests {
         let both = explained(Some(at_nodes.clone()), Ok(plan())).unwrap();
         assert_eq!((both.at_nodes.as_ref(), &both.plan[..]), (Some(&at_nodes), &[1][..]));
         let only = explained(Some(at_nodes.clone()), Err(none())).unwrap();
-        assert!(only.at_nodes == Some(at_nodes) && only.plan.is_empty());
+        assert!(only.at_nodes.as_ref() == Some(&at_nodes) && only.plan.is_empty());
+        let wrong = || Error::invalid("no scheme of this name");
+        assert_eq!(explained(Some(at_nodes), Err(wrong())), Err(wrong()));
     }
 
     #[test]

@@ -177,7 +177,8 @@ impl Plan {
             let heading = ["from", "disk", "to", "disk", "blocks", "bytes"];
             let _ = writeln!(text, "{}", table(heading, &[4, 5], self.moves.iter().map(row)));
             if self.further_moves > 0 {
-                let _ = writeln!(text, "and less between {} of disks", counted(self.further_moves, "further pair"));
+                let (more, are) = (counted(self.further_moves, "more pair"), if self.further_moves == 1 { "is" } else { "are" });
+                let _ = writeln!(text, "{more} of disks, with fewer bytes each, {are} not shown");
             }
             text.push('\n');
         }
@@ -227,7 +228,10 @@ mod tests {
         let moves = "from  disk  to  disk  blocks  bytes\na     /d    b   /d         2  100 B\n";
         assert!(text.contains(&format!("{moves}\n2 blocks")), "{text}");
         let many = Plan::from(api::BalancePlan { further_moves: 7, ..plan.clone() }).text();
-        assert!(many.contains(&format!("{moves}and less between 7 further pairs of disks\n\n2 blocks")), "{many}");
+        assert!(
+            many.contains(&format!("{moves}7 more pairs of disks, with fewer bytes each, are not shown\n\n2 blocks")),
+            "{many}"
+        );
         let older = Plan::from(api::BalancePlan { moves: Vec::new(), ..plan.clone() }).text();
         assert!(older.contains("0 B\n\n2 blocks"), "{older}");
         let limited = Plan::from(api::BalancePlan { limit: "50%".into(), limited_seconds: 2.5, ..plan.clone() }).text();

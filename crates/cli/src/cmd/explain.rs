@@ -77,7 +77,8 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
         }
         _ => {}
     }
-    print(&texts.join("\n")).map(|()| Exit::Ok)
+    // No plan is no JSON, and not an empty line.
+    if texts.is_empty() { Ok(Exit::Ok) } else { print(&texts.join("\n")).map(|()| Exit::Ok) }
 }
 
 /// Shows how stripes are read. One that is open for updates has no plan, unless it is settled first: that one is shown with `--json` only.

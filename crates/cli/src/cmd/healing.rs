@@ -183,7 +183,7 @@ impl Healing {
     }
 
     fn progress(&self) -> String {
-        let left = self.remaining_ms.map(|left| format!(", about {} to go", duration(left))).unwrap_or_default();
+        let left = self.remaining_ms.map(|left| format!(", about {} remaining", duration(left))).unwrap_or_default();
         let (stripes, under_way) = (counted(self.stripes_left, "stripe"), self.stripes_under_way);
         let done = format!("{} ({})", counted(self.blocks_done, "block"), human_bytes(self.bytes_done));
         format!("{stripes} left, {under_way} in progress; {done} rebuilt or moved{left}")
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(state, "working");
         assert_eq!(
             text,
-            "repair: 12 stripes left, 3 in progress; 1 block (1.0 MiB) rebuilt or moved, about 2 min to go\n\
+            "repair: 12 stripes left, 3 in progress; 1 block (1.0 MiB) rebuilt or moved, about 2 min remaining\n\
              repair: node-03 is lost in 61 s, unless it comes back\n"
         );
         let (_, text) = shown(|it| (it.stripes_left, it.limit) = (3, "100MiB/s".into()));

@@ -467,7 +467,8 @@ impl Report {
         }
         lines.extend(self.course.lines());
         if let Some(limit) = &self.limit {
-            let left = self.limited_ms.map(|left| format!("; {} to go, or more", duration(left))).unwrap_or_default();
+            let least = self.limited_ms.filter(|_| !self.course.has_remaining());
+            let left = least.map(|left| format!("; {} or more remaining", duration(left))).unwrap_or_default();
             lines.push(format!("held back by the limit on repair, {limit}{left} (`weft repair limit` changes it)"));
         }
         lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));

@@ -74,7 +74,7 @@ pub(super) struct Course {
     moved_bytes: Option<u64>,
     /// Stripes of the whole cluster that can be read, but survive no further loss; null: the job has ended, or they are being counted.
     stripes_at_risk: Option<u64>,
-    /// How wrong its estimates were; null: it is not done, or was paused.
+    /// How wrong its estimates were; null: it is not done, or it was paused or its coordinator restarted before they were made or since.
     eta_error: Option<EtaError>,
 }
 
@@ -99,9 +99,14 @@ impl Course {
         }
     }
 
+    /// Whether the remaining time is known.
+    pub(super) fn has_remaining(&self) -> bool {
+        self.remaining_ms.is_some()
+    }
+
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        lines.extend(self.remaining_ms.map(|left| format!("about {} to go", duration(left))));
+        lines.extend(self.remaining_ms.map(|left| format!("about {} remaining", duration(left))));
         lines.extend(self.moved_bytes.filter(|bytes| *bytes > 0).map(|bytes| format!("{} sent over links", human_bytes(bytes))));
         if let Some(count) = self.stripes_at_risk.filter(|count| *count > 0) {
             lines.push(format!("{} of the cluster would not survive a further loss", counted(count, "stripe")));
@@ -112,7 +117,7 @@ impl Course {
                 format!("{:.0}% too {by} {when}", error.abs() * 100.0)
             };
             let both = [quarter.map(|it| wrong(it, "at a quarter of the work")), half.map(|it| wrong(it, "at half of it"))];
-            lines.push(format!("estimates of the time to go: {}", both.into_iter().flatten().collect::<Vec<_>>().join(", ")));
+            lines.push(format!("estimates of the remaining time: {}", both.into_iter().flatten().collect::<Vec<_>>().join(", ")));
         }
         lines
     }

@@ -222,7 +222,7 @@ impl Draining {
                 format!("{what} waits for {} of puts or repairs that have not ended", counted(self.allocations, "block"))
             }
             (false, _) => {
-                let left = remaining_ms.map(|left| format!(", about {} to go", duration(left))).unwrap_or_default();
+                let left = remaining_ms.map(|left| format!(", about {} remaining", duration(left))).unwrap_or_default();
                 let how = if self.failed { "rebuild" } else { "move" };
                 format!("{what} has {} left to {how}{left}", counted(self.blocks, "block"))
             }
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_drain_says_what_is_left_and_what_comes_next() {
-        assert_eq!(left(12, 0, "").line(Some(60_000)), "far has 12 blocks left to move, about 60 s to go");
+        assert_eq!(left(12, 0, "").line(Some(60_000)), "far has 12 blocks left to move, about 60 s remaining");
         assert_eq!(left(1, 1, "/d").line(None), "/d of far has 1 block left to move");
         assert_eq!(left(0, 1, "").line(None), "far waits for 1 block of puts or repairs that have not ended");
         assert!(left(0, 0, "").line(None).contains("far is empty: its agent may be stopped, and then `weft node remove far`"));

@@ -179,6 +179,7 @@ fn lost_blocks_are_read_around_and_rebuilt_by_every_scheme() {
     assert_eq!(states(&cluster, "default/data"), ["ok"; 7]);
     assert_eq!(cluster.expect("default/data", &content, &[])["rebuilt"], serde_json::json!([]));
     assert_eq!(cluster.json(&["repair", "object", "default/data"])["blocks"], serde_json::json!([]));
+    assert_eq!(cluster.weft(["repair", "object", "default/data", "--explain", "--json"]).ok().text(), "");
 }
 
 fn proves(cluster: &Cluster, plans: &str) {

@@ -232,6 +232,73 @@ fn the_remaining_time_follows_the_rate_and_the_errors_of_two_estimates_are_known
     assert_eq!((job.remaining(5, at(9)), job.progress().quarter), (None, None));
 }
 
+/// A job with eight items in its first pass, three of which are done, and with an estimate at a quarter of the work.
+fn estimating() -> Job {
+    let mut job = passing(8);
+    job.observe(0, Time::after(Duration::from_secs(1)));
+    (0..3).for_each(|_| job.done(10));
+    job.observe(0, Time::after(Duration::from_secs(4)));
+    job.estimated(5_000, 3_000);
+    assert!(job.progress().quarter.is_some() && remaining(&job).is_some());
+    job
+}
+
+fn remaining(job: &Job) -> Option<Duration> {
+    job.remaining(0, Time::after(Duration::from_secs(5)))
+}
+
+#[test]
+fn a_pause_drops_the_estimates_whenever_it_comes() {
+    let all = || passed(Passed::All, Again::InVain);
+    let refused = || Event::Written(Ok(Written::Refused(Paused)));
+    let paths: [Vec<Event>; 5] = [
+        vec![Event::Asked(Paused), passed(Passed::Stopped, Again::InVain), taken()],
+        // While it waits after a pass that failed.
+        vec![Event::Passed(Err(away())), Event::Asked(Paused), Event::Woken, taken()],
+        // While it counts, and while that is written.
+        vec![all(), Event::Asked(Paused), counted(5), taken()],
+        vec![all(), counted(5), Event::Asked(Paused), taken()],
+        // It learns of the pause only when its end is refused.
+        vec![all(), counted(0), taken(), refused(), taken()],
+    ];
+    for path in paths {
+        let (mut job, shown) = (estimating(), format!("{path:?}"));
+        assert_eq!(played(&mut job, path).pop().unwrap(), "WaitToBeTold", "{shown}");
+        assert_eq!((job.progress().quarter, job.progress().half, remaining(&job)), (None, None, None), "{shown}");
+    }
+}
+
+#[test]
+fn an_estimate_is_kept_only_if_the_job_was_running_before_that_part_of_its_work() {
+    let at = |seconds| Time::after(Duration::from_secs(seconds));
+    let mut job = estimating();
+    let events =
+        [Event::Asked(Paused), passed(Passed::Stopped, Again::InVain), taken(), Event::Asked(Running), counted(5), taken()];
+    assert_eq!(played(&mut job, events), ["", "Write", "WaitToBeTold", "Count", "Write", "Pass"]);
+    job.observe(0, at(100));
+    job.estimated(5_000, 100_000);
+    assert_eq!(job.progress().quarter, None, "it was resumed after a quarter");
+    job.done(10);
+    job.observe(0, at(101));
+    job.estimated(4_000, 101_000);
+    assert_eq!((job.progress().quarter, job.progress().half.map(|it| it.made_ms)), (None, Some(101_000)));
+
+    // Another coordinator takes it up; of a job that has ended, they are kept.
+    let recorded = job.progress().clone();
+    assert_eq!(Job::new(Running, recorded.clone(), UNSAID).progress().half, None);
+    assert_eq!(Job::new(Paused, recorded.clone(), UNSAID).progress().half, None);
+    assert_eq!(Job::new(Done, recorded.clone(), UNSAID).progress(), &recorded);
+}
+
+#[test]
+fn a_report_of_too_many_sent_bytes_leaves_a_number_that_can_be_recorded() {
+    let mut job = passing(1);
+    job.moved(1);
+    job.moved(u64::MAX);
+    job.moved(1);
+    assert_eq!(i64::try_from(job.progress().moved_bytes), Ok(i64::MAX));
+}
+
 /// How attempts at an item end.
 #[derive(Debug, Clone, Copy)]
 enum Item {

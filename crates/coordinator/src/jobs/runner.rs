@@ -163,6 +163,8 @@ impl<'a> Runner<'a> {
         let (mut items, mut under_way, mut write) = (pin!(items), FuturesUnordered::new(), tokio::time::interval(WRITE_INTERVAL));
         write.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pass, mut changed_since) = (Pass::new(concurrency), false);
+        // The job knows of earlier requests.
+        self.state.mark_unchanged();
         eta::observe(self.shared, self.control);
         loop {
             let begins = pass.begins(*self.state.borrow()) && !is_held();
@@ -177,8 +179,10 @@ impl<'a> Runner<'a> {
                     changed_since = true;
                 }
                 // The sender belongs to the job and outlives the pass. Running items finish, or wait until the job
-                // continues.
-                _ = self.state.changed() => {}
+                // continues. The time of a pause counts for no estimate, also if it is too short for the pass to end.
+                _ = self.state.changed() => {
+                    self.control.live().job.forget_estimates();
+                }
                 _ = write.tick(), if changed_since => changed_since = !self.has_written().await,
                 // The lookup may take long if most items are done; the others continue meanwhile.
                 next = items.next(), if begins => {

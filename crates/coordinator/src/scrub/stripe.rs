@@ -176,7 +176,7 @@ async fn sum(
         }
     };
     let summed = summed(shared, &planned, stripe).await;
-    *moved_bytes += summed.as_ref().map_or(0, |report| report.traffic().sent_bytes);
+    *moved_bytes = moved_bytes.saturating_add(summed.as_ref().map_or(0, |report| report.traffic().sent_bytes));
     let error = match summed {
         Err(error) => {
             said.extend(error.block.map(|block| (block, error.clone())));

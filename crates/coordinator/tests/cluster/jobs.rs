@@ -123,8 +123,8 @@ async fn a_cancelled_job_writes_the_results_of_stripes_under_way() {
 /// The bound on the errors of the remaining time at a quarter and at half of a job over constant links, thousandths.
 const ETA_ERROR_MAX: i32 = 250;
 
-#[tokio::test(start_paused = true)]
-async fn a_job_shows_its_remaining_time_what_it_has_moved_and_what_is_at_risk() {
+/// A job that repairs a node over slow links, and how many blocks that had.
+async fn slow_repair() -> (World, u64, u64) {
     let mut world = World::new(7, 7).await;
     let options = PutOptions { code: "rs(4,2)".into(), block_len: 256 << 10, cell_len: 64 << 10, ..PutOptions::default() };
     for key in 0..48 {
@@ -138,6 +138,12 @@ async fn a_job_shows_its_remaining_time_what_it_has_moved_and_what_is_at_risk() 
     world.slow_down_agents().await;
     let options = RepairNodeOptions { concurrency: 2, scheme: "pipeline".into(), ..RepairNodeOptions::default() };
     let job = world.client.repair_node(NodeId(lost), &options).await.unwrap().id;
+    (world, job, held)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_shows_its_remaining_time_what_it_has_moved_and_what_is_at_risk() {
+    let (mut world, job, held) = slow_repair().await;
     let half = async |world: &World| {
         let job = world.client.job(job).await.unwrap();
         assert_eq!(job.state, "running", "it was not seen at half of its work");
@@ -157,4 +163,15 @@ async fn a_job_shows_its_remaining_time_what_it_has_moved_and_what_is_at_risk() 
     world.restart_coordinator().await;
     let kept = world.client.job(job).await.unwrap();
     assert_eq!((kept.moved_bytes, [kept.eta_error_at_quarter, kept.eta_error_at_half]), (ended.moved_bytes, errors));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_drops_the_estimates_also_if_it_is_shorter_than_a_repair() {
+    let (world, job, held) = slow_repair().await;
+    let is_half = async |world: &World| 2 * amounts(&world.client.job(job).await.unwrap()).1 > held;
+    world.until("more than half of it is done", is_half).await;
+    world.client.change_job(job, JobChange::Pause).await.unwrap();
+    world.client.change_job(job, JobChange::Resume).await.unwrap();
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.eta_error_at_quarter, ended.eta_error_at_half), ("done", None, None));
 }

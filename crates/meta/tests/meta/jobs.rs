@@ -71,6 +71,11 @@ async fn a_job_keeps_what_it_is_told_through_all_that_may_become_of_it() {
     // Work that was running when a job ended still counts.
     assert_eq!(meta.set_job_progress(epoch, begun.id, progress(9, ""), 310).await.unwrap().state, JobState::Done);
 
+    // The most sent bytes that a job counts.
+    let most = JobProgress { moved_bytes: i64::MAX.unsigned_abs(), ..progress(9, "") };
+    meta.set_job_progress(epoch, begun.id, most.clone(), 320).await.unwrap();
+    assert_eq!(meta.job(begun.id).await.unwrap().progress, most);
+
     // An error's text is cut between two characters.
     let long = "ä".repeat(JOB_ERROR_BYTES_MAX);
     meta.set_job_progress(epoch, begun.id, progress(9, &format!("a{long}")), 320).await.unwrap();

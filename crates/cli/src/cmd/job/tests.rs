@@ -31,8 +31,13 @@ fn what_was_given_up_and_what_remains_have_their_own_keys() {
         ..api::Job::default()
     };
     let limited = api::Job { limit: "50MiB/s".into(), limited_ms: Some(600_000), ..repair.clone() };
-    let text = Report::new(limited, &[]).text();
-    assert!(text.contains("held back by the limit on repair, 50MiB/s; 10 min to go, or more"), "{text}");
+    let text = Report::new(limited.clone(), &[]).text();
+    assert!(text.contains("held back by the limit on repair, 50MiB/s; 10 min or more remaining ("), "{text}");
+    let text = Report::new(api::Job { remaining_ms: Some(1_200_000), ..limited }, &[]).text();
+    assert!(
+        text.contains("about 20 min remaining\nheld back by the limit on repair, 50MiB/s (") && !text.contains("10 min"),
+        "{text}"
+    );
     let json = |job: api::Job| serde_json::to_value(Report::new(job, &[])).unwrap();
     let shown = json(repair.clone());
     assert_eq!(shown["gave_up"], serde_json::json!({"blocks": 2, "bytes": 20}));
@@ -48,7 +53,7 @@ fn what_was_given_up_and_what_remains_have_their_own_keys() {
 }
 
 #[test]
-fn the_time_to_go_what_was_moved_and_what_is_at_risk_are_shown() {
+fn the_remaining_time_what_was_moved_and_what_is_at_risk_are_shown() {
     let running = api::Job {
         state: "running".into(),
         remaining_ms: Some(600_000),
@@ -57,7 +62,7 @@ fn the_time_to_go_what_was_moved_and_what_is_at_risk_are_shown() {
         repair_node: Some(api::RepairNodeRequest::default()),
         ..api::Job::default()
     };
-    let lines = "about 10 min to go\n4.0 MiB sent over links\n2 stripes of the cluster would not survive a further loss";
+    let lines = "about 10 min remaining\n4.0 MiB sent over links\n2 stripes of the cluster would not survive a further loss";
     let text = Report::new(running.clone(), &[]).text();
     assert!(text.contains(lines), "{text}");
     let json = |job: api::Job| serde_json::to_value(Report::new(job, &[])).unwrap();
@@ -77,9 +82,9 @@ fn the_time_to_go_what_was_moved_and_what_is_at_risk_are_shown() {
     };
     let text = Report::new(done.clone(), &[]).text();
     assert!(
-        text.contains("estimates of the time to go: 13% too long at a quarter of the work, 3% too short at half of it"),
+        text.contains("estimates of the remaining time: 13% too long at a quarter of the work, 3% too short at half of it"),
         "{text}"
     );
-    assert!(!text.contains("to go\n") && !text.contains("survive"), "{text}");
+    assert!(!text.contains("remaining\n") && !text.contains("survive"), "{text}");
     assert_eq!(json(done)["eta_error"], serde_json::json!({"quarter": 0.13, "half": -0.03}));
 }
