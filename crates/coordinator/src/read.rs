@@ -291,8 +291,9 @@ async fn begin(
 /// How a read would be done. One at the nodes of an open stripe needs no plan, so it is explained also if too much is lost for one. A wrong
 /// request stays an error.
 fn explained(at_nodes: Option<v1::ReadAtNodes>, planned: Result<v1::ReadStripeReply>) -> Result<v1::ReadStripeReply> {
+    let is_request_right = |error: &Error| !matches!(error.reaction, Reaction::InvalidInput);
     let reply = match planned {
-        Err(error) if at_nodes.is_some() && error.reaction == Reaction::Unavailable => v1::ReadStripeReply::default(),
+        Err(error) if at_nodes.is_some() && is_request_right(&error) => v1::ReadStripeReply::default(),
         planned => planned?,
     };
     Ok(v1::ReadStripeReply { at_nodes, ..reply })
@@ -340,6 +341,9 @@ mod tests {
         let only = explained(Some(at_nodes.clone()), Err(none())).unwrap();
         assert!(only.at_nodes.as_ref() == Some(&at_nodes) && only.plan.is_empty());
         let wrong = || Error::invalid("no scheme of this name");
+        // After a restart, the coordinator says that nodes may come back.
+        let later = Err(Error::retry("nodes are coming back"));
+        assert_eq!(explained(Some(at_nodes.clone()), later).unwrap().at_nodes, Some(at_nodes.clone()));
         assert_eq!(explained(Some(at_nodes), Err(wrong())), Err(wrong()));
     }
 

@@ -83,7 +83,10 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
         tracing::info!(%job, state = state.name(), "changed the state of a job");
     }
     match shared.jobs.control(job) {
-        Some(control) => drop(control.state.send_replace(state)),
+        // A request that changes nothing must not look like a pause. If an earlier one was cut off after it was written, this is told now.
+        Some(control) => {
+            control.state.send_if_modified(|now| std::mem::replace(now, state) != state);
+        }
         // The job has no worker: start one.
         None if state == JobState::Running => work_on(shared, record.clone()),
         None => {}

@@ -151,6 +151,8 @@ async fn a_job_shows_its_remaining_time_what_it_has_moved_and_what_is_at_risk() 
         2 * amounts(&job).1 >= held && is_shown && job.moved_bytes >= Some(held << 19)
     };
     world.until("half of it is done", half).await;
+    // It runs already: its estimates stay.
+    world.client.change_job(job, JobChange::Resume).await.unwrap();
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), amounts(&ended)), ("done", (held, held, 0)), "{}", ended.last_error);
     assert_eq!((ended.remaining_ms, ended.stripes_at_risk), (None, None));
