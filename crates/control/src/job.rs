@@ -269,9 +269,8 @@ impl Job {
         // An ended job stays ended: this request was written before.
         if !self.asked.has_ended() {
             (self.asked, self.asked_since) = (asked, true);
-            if asked == JobState::Paused {
-                self.forget_estimates();
-            }
+            // A pause and a resume may come as one request.
+            self.forget_estimates();
         }
         match state {
             State::Idle => self.go_on(),

@@ -75,7 +75,7 @@ impl Hub {
         match if counts { self.loads.park(load, to, message) } else { Parked::Dropped } {
             Parked::Waits => {}
             Parked::Complete(load, message) => self.hand_over(load, message),
-            Parked::Stuck => self.tell_stuck(to, load, to),
+            Parked::Stuck => self.stopped(load, to),
             Parked::Dropped => self.meter.dropped(),
         }
     }

@@ -266,6 +266,10 @@ fn a_pause_drops_the_estimates_whenever_it_comes() {
         assert_eq!(played(&mut job, path).pop().unwrap(), "WaitToBeTold", "{shown}");
         assert_eq!((job.progress().quarter, job.progress().half, remaining(&job)), (None, None, None), "{shown}");
     }
+    // It was resumed before it learned of the pause.
+    let mut job = estimating();
+    played(&mut job, [all(), Event::Asked(Running)]);
+    assert_eq!((job.progress().quarter, job.progress().half, remaining(&job)), (None, None, None));
 }
 
 #[test]

@@ -83,7 +83,8 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
         tracing::info!(%job, state = state.name(), "changed the state of a job");
     }
     match shared.jobs.control(job) {
-        // A request that changes nothing must not look like a pause. If an earlier one was cut off after it was written, this is told now.
+        // The worker takes a notification for a pause, so it gets none if the state is the same. The state differs if an earlier call wrote it
+        // and ended before it could notify.
         Some(control) => {
             control.state.send_if_modified(|now| std::mem::replace(now, state) != state);
         }

@@ -68,7 +68,7 @@ pub(crate) struct LostNodes {
 #[derive(Debug)]
 pub(crate) struct Healed {
     pub(crate) sample: Sample,
-    /// The least time in which the busiest link carries what it has carried.
+    /// How long the busiest link needs at least for the bytes that it carried.
     pub(crate) busiest_s: Option<f64>,
 }
 

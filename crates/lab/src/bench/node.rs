@@ -186,7 +186,7 @@ pub(crate) struct Recovered {
     pub(crate) bound_s: Option<f64>,
     /// The least time that the links allow for any plans of the same scheme.
     pub(crate) least_s: Option<f64>,
-    /// The least time in which the busiest link carries what it has carried.
+    /// How long the busiest link needs at least for the bytes that it carried.
     pub(crate) busiest_s: Option<f64>,
     /// Blocks that the busiest requestor received.
     pub(crate) most: usize,

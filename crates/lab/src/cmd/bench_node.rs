@@ -147,7 +147,7 @@ struct Row {
     rate_mib_s: f64,
     /// The median time relative to the bound.
     over_bound: Option<f64>,
-    /// The least time in which the busiest link carries what it has carried, median.
+    /// How long the busiest link needs at least for the bytes that it carried: the median of the runs.
     busiest_s: Option<f64>,
     /// The rate relative to that of the first way with the same scheme.
     gain: f64,

@@ -242,7 +242,7 @@ impl Testbed {
         Ok(self.carried()?.into_iter().zip(before).map(|(now, before)| now.since(before)).collect())
     }
 
-    /// The least time in which the busiest of the nodes' links carries this; `None` if they have no limit, or not all the same.
+    /// How long the busiest node's link needs at least to carry these bytes. `None` if links have no limit, or if their limits differ.
     pub(crate) fn busiest_s(&self, carried: &[Carried]) -> Option<f64> {
         let rate = self.settings.link.filter(|_| !self.settings.is_uneven())?.goodput_bytes_per_s();
         let busiest = carried.iter().map(|it| it.up.max(it.down)).max().unwrap_or(0);

@@ -158,8 +158,12 @@ fn a_flipped_bit_in_a_wrapped_ring_is_damage_or_changes_nothing() {
 
 /// Bytes of a record that arrive while others are appended.
 fn arrive(journal: &RingJournal, bytes: &[u8]) -> Ahead {
+    arrive_in_parts(journal, bytes, 5000)
+}
+
+fn arrive_in_parts(journal: &RingJournal, bytes: &[u8], len: usize) -> Ahead {
     let mut ahead = journal.begin_ahead(bytes.len()).unwrap();
-    for part in bytes.chunks(5000) {
+    for part in bytes.chunks(len) {
         assert!(journal.write_ahead(&mut ahead, part).unwrap());
     }
     ahead
@@ -262,6 +266,16 @@ fn what_was_written_ahead_is_synced_before_other_bytes_take_its_place() {
     // Another one at the same place.
     drop(arrive(&journal, &bytes));
     assert_eq!(syncs(), (true, 1));
+    // Another one, whose first parts fill no page yet.
+    drop(arrive_in_parts(&journal, &bytes, 500));
+    assert_eq!(syncs(), (true, 1));
+    // What fills no page writes nothing that a batch could meet.
+    drop(arrive_in_parts(&journal, &bytes[..2000], 500));
+    assert_eq!(syncs(), (true, 1));
+    fill(&journal, [10_000]);
+    assert_eq!(syncs(), (false, 1));
+    drop(arrive(&journal, &bytes));
+    assert_eq!(syncs(), (false, 0));
     // A batch at the same place, of three pages and of two.
     fill(&journal, [10_000]);
     assert_eq!(syncs(), (true, 2));
