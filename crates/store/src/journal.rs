@@ -147,9 +147,9 @@ pub struct JournalCounts {
     pub appends: u64,
     /// Those of them that were written while they arrived.
     pub records_ahead: u64,
-    /// Syncs of the disk.
+    /// Batches that were synced.
     pub syncs: u64,
-    /// Bytes that were written to the disk.
+    /// Bytes of these batches. What was written ahead in vain does not count.
     pub bytes_written: u64,
     /// Bytes of live records that were copied from the tail to the head, because they stood in the way.
     pub bytes_copied: u64,

@@ -127,8 +127,8 @@ pub struct JobProgress {
     pub last_error: String,
     /// Bytes that its plans have sent over links. Those of conversions are not counted.
     pub moved_bytes: u64,
-    /// The estimate when a quarter of the work was done. `None`: not that far, or it was paused or another coordinator took it up, before that or
-    /// since.
+    /// The estimate when a quarter of the work was done. `None`: not that far, or after it the job was paused or another coordinator took it
+    /// up, or one item went past it.
     pub quarter: Option<Estimated>,
     /// Likewise, half.
     pub half: Option<Estimated>,

@@ -74,11 +74,12 @@ pub(super) struct Course {
     moved_bytes: Option<u64>,
     /// Stripes of the whole cluster that can be read, but survive no further loss; null: the job has ended, or they are being counted.
     stripes_at_risk: Option<u64>,
-    /// How wrong its estimates were; null: it is not done, or it was paused or its coordinator restarted before they were made or since.
+    /// How wrong its estimates were; null: it is not done, or neither estimate was kept.
     eta_error: Option<EtaError>,
 }
 
-/// The errors of two estimates of the remaining time, as parts of the time that it took; positive: it was too long.
+/// The errors of two estimates of the remaining time, as parts of the time that it took; positive: it was too long. Null: after that part of the
+/// work, the job was paused or its coordinator restarted, or one item went past it.
 #[derive(Debug, Serialize)]
 struct EtaError {
     /// When a quarter of the work was done.

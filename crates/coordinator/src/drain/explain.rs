@@ -16,7 +16,7 @@ use weft_control::{
     busiest::{Busiest, busiest, most_at_a_node},
     drain::{Drain, Forecast},
     health::BadBlocks,
-    node_repair::{Block, EXPLAINED_AT_ONCE_MAX, EXPLAINED_BLOCKS_MAX},
+    node_repair::{Block, EXPLAINED_BLOCKS_MAX},
     placement,
     rebuild::Lost,
     reserve::Share,
@@ -26,17 +26,14 @@ use weft_control::{
 use weft_meta::MetaError;
 use weft_proto::v1;
 use weft_schemes::{Kind, simplest};
-use weft_types::{Amount, BlockState, Error, Home, NodeId, Owner, Prefer, Result, StripeRecord, UploadId};
+use weft_types::{Amount, BlockState, Home, NodeId, Owner, Prefer, Result, StripeRecord, UploadId};
 
 /// The most objects whose codes are kept.
 const OBJECTS_MAX: usize = 1_024;
 
 /// What a drain would do now.
 pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::DrainRequest) -> Result<v1::DrainPlan> {
-    let busy = |_| {
-        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"))
-    };
-    let _turn = shared.jobs.explaining.try_acquire().map_err(busy)?;
+    let _turn = shared.jobs.explain_turn()?;
     shared.until_nodes_are_back().await;
     let status = departures::status_of(shared, NodeId(asked.node))?;
     let disk = if asked.disk.is_empty() { None } else { Some(departures::disk_of(&status, &asked.disk)?) };

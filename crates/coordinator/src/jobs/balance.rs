@@ -25,7 +25,6 @@ use weft_control::{
     health::BadBlocks,
     job::{Again, Counted, Passed},
     leveling::{Level, Leveling, Move, Moves, Stored, Sum, Tolerances},
-    node_repair::EXPLAINED_AT_ONCE_MAX,
     options::RepairOptions,
     rebuild::{Answers, Destination, Lost, Needed, Rebuilt, Request},
     schedule::{Load, Place, STRIPES_PER_NODE},
@@ -60,10 +59,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::BalanceRequest) -> R
 /// What such a job would do now.
 pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) -> Result<v1::BalancePlan> {
     validate::jobs::balance(asked)?;
-    let busy = |_| {
-        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"))
-    };
-    let _turn = shared.jobs.explaining.try_acquire().map_err(busy)?;
+    let _turn = shared.jobs.explain_turn()?;
     shared.until_nodes_are_back().await;
     let leveling = planned(shared).await?;
     let view = shared.members.view();

@@ -5,16 +5,16 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use weft_control::{conversion::waits::Waits, helpers::LastUsed, job::Job, node_repair::EXPLAINED_AT_ONCE_MAX};
-use weft_types::{JobId, JobState};
+use weft_types::{Error, JobId, JobState, Result};
 
 /// The jobs that this coordinator runs.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     running: Mutex<BTreeMap<JobId, Arc<Control>>>,
     /// A turn for each repair, drain or balance that is explained.
-    pub(crate) explaining: Arc<Semaphore>,
+    explaining: Arc<Semaphore>,
     /// Serialises changes of jobs' states, so that the last change reported is the last one written.
     pub(super) changing: tokio::sync::Mutex<()>,
     helpers_used: Arc<Mutex<LastUsed>>,
@@ -66,6 +66,16 @@ impl Default for Jobs {
 impl Jobs {
     pub(super) fn control(&self, job: JobId) -> Option<Arc<Control>> {
         self.lock().get(&job).cloned()
+    }
+
+    /// A turn to explain something, until it is dropped.
+    pub(crate) fn explain_turn(&self) -> Result<OwnedSemaphorePermit> {
+        let busy = |_| {
+            Error::retry(format!(
+                "busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"
+            ))
+        };
+        Arc::clone(&self.explaining).try_acquire_owned().map_err(busy)
     }
 
     /// What the rebuilds of a new job share. The times at which nodes helped are shared by all jobs and the healer.

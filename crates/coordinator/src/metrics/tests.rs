@@ -142,8 +142,7 @@ fn what_is_left_of_a_drain_is_told_as_long_as_it_is_on() {
     assert_eq!(series, expected.map(|it| format!("weft_draining_blocks{{{it}")));
 }
 
-/// A scrape reads sums that are kept anyway. The time is that of an unoptimised build, and the least of several, because other programs use
-/// the machine.
+/// A scrape reads sums that are kept anyway. The time is the processor time of an unoptimised build, the mean of several.
 #[tokio::test]
 async fn a_scrape_is_quick_however_many_stripes_have_bad_blocks() {
     let dir = tempfile::tempdir().unwrap();

@@ -3128,7 +3128,7 @@ pub struct Job {
     /// of the whole cluster: that survive no further loss; absent: it has ended, or they are being counted
     #[prost(uint64, optional, tag = "23")]
     pub stripes_at_risk: ::core::option::Option<u64>,
-    /// of the remaining time that was estimated at a quarter of the work: thousandths of the time it took; positive: too long; absent: it is not done, or was paused, or its coordinator restarted
+    /// of the remaining time that was estimated at a quarter of the work: thousandths of the time it took; positive: too long; absent: it is not done, or was paused or its coordinator restarted after that, or one item went past it
     #[prost(sint32, optional, tag = "24")]
     pub eta_error_at_quarter: ::core::option::Option<i32>,
     /// likewise, at half of the work

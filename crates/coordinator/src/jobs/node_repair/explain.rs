@@ -17,7 +17,7 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 use weft_control::{
-    node_repair::{self, EXPLAINED_AT_ONCE_MAX, EXPLAINED_BLOCKS_MAX, EXPLAINED_MAX},
+    node_repair::{self, EXPLAINED_BLOCKS_MAX, EXPLAINED_MAX},
     planning,
     schedule::{BLOCKS_PER_NODE, Cluster, Load, Place, Scheduler, Starting, Summary},
 };
@@ -37,10 +37,7 @@ pub(crate) fn explain(
     shared: &Arc<Shared>,
     asked: v1::RepairNodeRequest,
 ) -> Result<mpsc::Receiver<Result<v1::RepairEvent, Status>>> {
-    let busy = |_| {
-        Error::retry(format!("busy: {EXPLAINED_AT_ONCE_MAX} other repairs or moves are being explained: try again in a moment"))
-    };
-    let turn = Arc::clone(&shared.jobs.explaining).try_acquire_owned().map_err(busy)?;
+    let turn = shared.jobs.explain_turn()?;
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
