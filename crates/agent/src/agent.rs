@@ -9,6 +9,7 @@ use crate::{
     service::Service,
     updates,
 };
+use futures::future::BoxFuture;
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -63,6 +64,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const UPDATES_TICK: Duration = Duration::from_millis(200);
 /// The longest interval between two checks of the quarantine.
 const QUARANTINE_LOOK_MAX: Duration = Duration::from_secs(600);
+/// The time between two measurements of how fast a disk reads, and before the first one.
+const MEASURE_EVERY: Duration = Duration::from_secs(600);
 /// The time between two checks of whether a disk with quarantined blocks is short of space.
 const SPACE_LOOK: Duration = Duration::from_secs(60);
 
@@ -89,21 +92,22 @@ impl Agent {
 
         let (mut services, calls) = (JoinSet::new(), Services::new().with(rpc::agent_server(Service(Arc::clone(&node)))));
         if let Some(metrics) = metrics {
-            services.spawn(serve_metrics(Arc::clone(&node), metrics, Source::new(Arc::clone(&node), calls.meters())));
+            begin(&mut services, serve_metrics(Arc::clone(&node), metrics, Source::new(Arc::clone(&node), calls.meters())));
         }
-        services.spawn(serve_data(Arc::clone(&node), data));
-        services.spawn(serve_control(Arc::clone(&node), control, calls));
-        services.spawn(keep_tasks(Arc::clone(&node)));
-        services.spawn(keep_partials(Arc::clone(&node)));
-        services.spawn(keep_quarantine(Arc::clone(&node)));
-        services.spawn(keep_updates(Arc::clone(&node)));
-        services.spawn(ask_about_updates(Arc::clone(&node)));
+        begin(&mut services, serve_data(Arc::clone(&node), data));
+        begin(&mut services, serve_control(Arc::clone(&node), control, calls));
+        begin(&mut services, keep_tasks(Arc::clone(&node)));
+        begin(&mut services, keep_partials(Arc::clone(&node)));
+        begin(&mut services, keep_quarantine(Arc::clone(&node)));
+        begin(&mut services, keep_updates(Arc::clone(&node)));
+        begin(&mut services, ask_about_updates(Arc::clone(&node)));
+        begin(&mut services, measure_disks(Arc::clone(&node)));
         let addresses = Addresses {
             data: data_address.clone(),
             control: control_address.clone(),
             metrics: metrics_address.clone().unwrap_or_default(),
         };
-        services.spawn(stay_registered(Arc::clone(&node), addresses));
+        begin(&mut services, stay_registered(Arc::clone(&node), addresses));
         Ok(Self { node, services, stop: Stopper(stop), data_address, control_address, metrics_address })
     }
 
@@ -157,7 +161,7 @@ impl Agent {
             self.stop.stop();
         }
         let state = Arc::clone(&self.node.state);
-        ended.and(self.node.seams.disk_mode.run(move || state.update(|_| ())).await)
+        ended.and(self.node.seams.disk_mode.run_boxed(move || state.update(|_| ())).await)
     }
 
     /// Stops the agent and waits until it has stopped.
@@ -184,6 +188,12 @@ fn advertised(named: &Option<String>, setting: &str, listener: &dyn Listen) -> R
         )));
     }
     Ok(address)
+}
+
+/// Begins a service. It is boxed because the runtime's code around a task is compiled once for each type of future.
+fn begin(services: &mut JoinSet<Result<()>>, service: impl Future<Output = Result<()>> + Send + 'static) {
+    let service: BoxFuture<'static, Result<()>> = Box::pin(service);
+    services.spawn(service);
 }
 
 async fn serve_data(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
@@ -282,6 +292,27 @@ async fn ask_about_updates(node: Arc<Node>) -> Result<()> {
     Ok(())
 }
 
+/// Measures now and then how fast the disks read.
+async fn measure_disks(node: Arc<Node>) -> Result<()> {
+    let measure = async {
+        loop {
+            sleep(MEASURE_EVERY).await;
+            // A measurement would not keep to a throttle of the disks. Each counts with its part of that.
+            if let Ok(disks) = node.disks()
+                && node.throttles.disk_rate().is_none()
+            {
+                disks.measure(node.seams.disk_mode).await;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = node.stopped() => {}
+        () = measure => {}
+    }
+    Ok(())
+}
+
 /// Does some housekeeping again and again. A disk that hangs holds up only what has to do with it.
 async fn keep(node: Arc<Node>, work: impl Fn(&Node) + Send + Sync + 'static) -> Result<()> {
     let (mut ticks, work) = (interval(HOUSEKEEPING), Arc::new(work));
@@ -292,7 +323,7 @@ async fn keep(node: Arc<Node>, work: impl Fn(&Node) + Send + Sync + 'static) -> 
             _ = ticks.tick() => {}
         }
         let (housekeeper, work) = (Arc::clone(&node), Arc::clone(&work));
-        let done = node.seams.disk_mode.run(move || {
+        let done = node.seams.disk_mode.run_boxed(move || {
             work(&housekeeper);
             Ok(())
         });

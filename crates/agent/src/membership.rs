@@ -2,18 +2,19 @@
 //! longer knows it.
 
 use crate::{
+    disks::{Disks, hold_rates},
     limit,
     node::{Node, Registration},
     updates::Coordinator,
 };
 use rand::Rng;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::Channel;
 use weft_proto::{
     LinkKey, PROTOCOL, Peer, from_status,
     rpc::{connect, membership_client, with_deadline},
-    v1::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_client::MembershipClient},
+    v1::{self, HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_client::MembershipClient},
 };
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
@@ -84,14 +85,16 @@ async fn register(
     let mut joined = false;
     loop {
         let settled = node.disks().map_or(0, |disks| disks.settled());
-        let reply = call(client.register(with_deadline(request(node, addresses).await?, CALL_DEADLINE))).await?;
+        let asked = request(node, addresses).await?;
+        let told: BTreeSet<String> = asked.disks.iter().map(|disk| disk.id.clone()).collect();
+        let reply = call(client.register(with_deadline(asked, CALL_DEADLINE))).await?;
         let registration = accept(node, &reply).await?;
         // The journals of the disks are opened at the coordinator's time.
         node.updates.hub.time.told(reply.now_ms);
         if let Ok(disks) = node.disks() {
             // Before it can take a task. An older coordinator has no limit.
             node.limit.apply(registration.epoch, &reply.limit.unwrap_or_default(), &node.throttles, &disks);
-            node.sort_disks(&disks, &reply.aside).await?;
+            node.sort_disks(&disks, &told, &reply.aside).await?;
             tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
             begin_updates(node, &registration, &client);
             node.set_registration(registration);
@@ -122,7 +125,7 @@ async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequ
         Ok(disks) => {
             // The size of a disk that has never answered is not known.
             disks.look(node.seams.disk_mode, CALL_DEADLINE).await;
-            disks.report(node.disk_timeout())
+            reported(node, &disks)
         }
         Err(_) => Vec::new(),
     };
@@ -181,7 +184,7 @@ async fn accept(node: &Arc<Node>, reply: &RegisterReply) -> Result<Registration>
             }
         })
     };
-    node.seams.disk_mode.run(remember).await?;
+    node.seams.disk_mode.run_boxed(remember).await?;
     let heartbeat = Duration::from_millis(u64::from(reply.heartbeat_interval_ms.clamp(10, 60_000)));
     Ok(Registration { cluster, node: id, epoch: reply.epoch, link_key, heartbeat })
 }
@@ -219,7 +222,7 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
     let limited_ms = limit::limited(&node.throttles, &disks).as_millis() as u64;
     save_state(node);
     disks.look(node.seams.disk_mode, LOOK_PATIENCE).await;
-    let (disks, fsyncs) = (disks.report(node.disk_timeout()), disks.fsyncs());
+    let (disks, fsyncs) = (reported(node, &disks), disks.fsyncs());
     let corrupt = node.findings.report();
     let request = HeartbeatRequest {
         node: registration.node.0,
@@ -241,6 +244,12 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
     Ok(())
 }
 
+fn reported(node: &Node, disks: &Disks) -> Vec<v1::Disk> {
+    let mut reports = disks.report(node.disk_timeout());
+    hold_rates(&mut reports, node.throttles.disk_rate());
+    reports
+}
+
 /// Saves the high-water mark of stripes if it has grown, unless that is still under way. Nothing waits for it: a heartbeat must not depend on a
 /// disk.
 fn save_state(node: &Arc<Node>) {
@@ -249,7 +258,7 @@ fn save_state(node: &Arc<Node>) {
     tokio::spawn(async move {
         let state = Arc::clone(&node.state);
         // The thread that saves keeps the turn.
-        let saved = node.seams.disk_mode.run(move || state.update(|_| ()).map(|()| drop(turn))).await;
+        let saved = node.seams.disk_mode.run_boxed(move || state.update(|_| ()).map(|()| drop(turn))).await;
         if let Err(error) = saved
             && let Some(left_out) = node.failures.admit("state", &error.message)
         {

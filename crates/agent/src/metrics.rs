@@ -100,12 +100,32 @@ pub const FAMILIES: &[Family] = &[
         &["disk"],
         "How full the disk's journal of updates is, with what is reserved: 0 to 1. From 0.5 on, updates wait for earlier ones to be applied; from 0.9 on, none is accepted. Absent before the first update on the disk.",
     ),
+    Family::counter(
+        "weft_agent_update_journal_syncs",
+        &["disk"],
+        "Syncs of the disk's journal of updates. Updates that are under way together share them; the pages of updates that are applied are journalled, too.",
+    ),
+    Family::counter(
+        "weft_agent_update_journal_written_bytes",
+        &["disk"],
+        "Bytes that were written to the disk's journal of updates, in whole pages: the changes, and the new pages before blocks are overwritten with them.",
+    ),
+    Family::counter(
+        "weft_agent_update_patched_bytes",
+        &["disk"],
+        "Bytes of blocks and their sidecars that were overwritten to apply updates.",
+    ),
     Family::gauge("weft_agent_disk_size_bytes", &["disk"], "Size of the disk's file system. A failed disk may have none."),
     Family::gauge("weft_agent_disk_free_bytes", &["disk"], "Bytes that can still be written there."),
     Family::gauge(
         "weft_agent_disk_used_bytes",
         &["disk"],
         "Bytes that cannot be written there, whatever uses them: size minus free.",
+    ),
+    Family::gauge(
+        "weft_agent_disk_measured_bytes_per_second",
+        &["disk"],
+        "How fast the disk read when it had nothing else to do (docs/operations.md, \"Disks\"). Absent until it was measured.",
     ),
     Family::gauge(
         "weft_agent_disk_answers",
@@ -152,7 +172,7 @@ impl Source {
             let asked = async move {
                 let turn = turn.acquire_owned().await.ok()?;
                 // The thread that asks keeps the turn, also when nobody waits for it any more.
-                let (shown, _turn) = mode.run(move || Ok((disks.shown(number), turn))).await.ok()?;
+                let (shown, _turn) = mode.run_boxed(move || Ok((disks.shown(number), turn))).await.ok()?;
                 shown
             };
             async move { timeout(DISK_ANSWERS_WITHIN, asked).await.ok().flatten() }
@@ -234,12 +254,18 @@ fn of_class(all: &mut Figures, node: &Node, class: Class, name: &str) {
     }
 }
 
-fn of_disk(all: &mut Figures, Shown { report, fsyncs, errors }: &Shown) {
+fn of_disk(all: &mut Figures, Shown { report, fsyncs, errors, in_place }: &Shown) {
     let disk = report.path.as_str();
+    all.add("weft_agent_update_journal_syncs", [disk], in_place.journal_syncs);
+    all.add("weft_agent_update_journal_written_bytes", [disk], in_place.journal_bytes);
+    all.add("weft_agent_update_patched_bytes", [disk], in_place.patched_bytes);
     if report.total_bytes > 0 {
         all.add("weft_agent_disk_size_bytes", [disk], report.total_bytes);
         all.add("weft_agent_disk_free_bytes", [disk], report.free_bytes);
         all.add("weft_agent_disk_used_bytes", [disk], report.total_bytes.saturating_sub(report.free_bytes));
+    }
+    if report.bytes_per_s > 0 {
+        all.add("weft_agent_disk_measured_bytes_per_second", [disk], report.bytes_per_s);
     }
     all.add("weft_agent_disk_failed", [disk], report.failed);
     all.add("weft_agent_disk_errors", [disk, "read"], errors.reads);

@@ -20,6 +20,7 @@ use crate::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
@@ -187,7 +188,7 @@ impl Node {
                 memory.disks = ids;
             })
         };
-        self.seams.disk_mode.run(remember).await?;
+        self.seams.disk_mode.run_boxed(remember).await?;
         *self.disks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&disks));
         self.cluster.send_replace(Some(cluster));
         for (number, opening) in late {
@@ -205,7 +206,7 @@ impl Node {
         tokio::spawn(async move {
             let (opener, of) = (Arc::clone(&node), Arc::clone(&disks));
             let open = move || of.open_one(number, new, &opener.state.get(), cluster, opener.seams.disks.as_ref());
-            let found = node.seams.disk_mode.run(open).await?;
+            let found = node.seams.disk_mode.run_boxed(open).await?;
             Ok(node.open_journal(number, &disks, found).await)
         })
     }
@@ -254,14 +255,20 @@ impl Node {
     }
 
     /// Keeps disks aside that the coordinator names, and takes in those that this node did not know and that are its own by the coordinator's
-    /// word. Those that take too long join later.
-    pub(crate) async fn sort_disks(self: &Arc<Self>, disks: &Arc<Disks>, aside: &[v1::AsideDisk]) -> Result<()> {
+    /// word. `told`: the ids of the disks that it was asked about. Those that take too long join later.
+    pub(crate) async fn sort_disks(
+        self: &Arc<Self>,
+        disks: &Arc<Disks>,
+        told: &BTreeSet<String>,
+        aside: &[v1::AsideDisk],
+    ) -> Result<()> {
+        disks.note_copies(told, aside);
         let aside = aside.iter().map(|disk| (disk.id.clone(), disk.why.clone())).collect();
-        let joining = disks.sort(&aside);
+        let joining = disks.sort(told, &aside);
         // After a restart they wait for the coordinator's word. Also those of before: they may not be marked yet, and nothing is written twice.
         let (state, marked) = (Arc::clone(&self.state), disks.marked_ids());
         if !marked.is_empty() {
-            self.seams.disk_mode.run(move || state.update(|memory| memory.disks.extend(marked))).await?;
+            self.seams.disk_mode.run_boxed(move || state.update(|memory| memory.disks.extend(marked))).await?;
         }
         let until = Instant::now() + OPENING_PATIENCE;
         let join = |number| tokio::spawn(Arc::clone(self).join_own(Arc::clone(disks), number));
@@ -287,7 +294,7 @@ impl Node {
         let (path, id) = (disks.path(number).display().to_string(), disks.id(number).to_owned());
         let state = Arc::clone(&self.state);
         // Before it is used: without its id, an empty mount point could later be taken for a new disk.
-        self.seams.disk_mode.run(move || state.update(|memory| drop(memory.disks.insert(path, id)))).await?;
+        self.seams.disk_mode.run_boxed(move || state.update(|memory| drop(memory.disks.insert(path, id)))).await?;
         disks.joined(number);
         tracing::info!(disk = %disks.path(number).display(), "took a disk in that was used before");
         Ok(())
@@ -340,7 +347,7 @@ impl Node {
             disks.join_late(number, found);
             Ok(())
         };
-        if let Err(error) = self.seams.disk_mode.run(join).await {
+        if let Err(error) = self.seams.disk_mode.run_boxed(join).await {
             tracing::error!(%error, "a disk that was opened late cannot be used");
         }
     }
@@ -389,7 +396,7 @@ impl Node {
         }
         if epoch > known {
             let state = Arc::clone(&self.state);
-            self.seams.disk_mode.run(move || state.update(|memory| memory.epoch = memory.epoch.max(epoch))).await?;
+            self.seams.disk_mode.run_boxed(move || state.update(|memory| memory.epoch = memory.epoch.max(epoch))).await?;
         }
         Ok(())
     }

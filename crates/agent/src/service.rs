@@ -3,7 +3,7 @@
 use crate::{
     content, convert,
     disks::{Disks, Released},
-    limit,
+    keep, limit,
     node::Node,
     probe, update_calls,
     updates::fence::Fence,
@@ -16,11 +16,11 @@ use weft_proto::{
     decode_task, to_status,
     v1::{
         CancelReply, CancelRequest, CheckBlocksReply, CheckBlocksRequest, CheckedBlock, CloseBlockReply, CloseBlockRequest,
-        ConvertEvent, ConvertStripeRequest, InspectBlockReply, InspectBlockRequest, ListBlocksReply, ListBlocksRequest,
-        OpenBlockReply, OpenBlockRequest, OpenReply, OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply,
-        ReceiveProbeRequest, ReleaseQuarantineReply, ReleaseQuarantineRequest, RemoveReply, RemoveRequest, SealBlockReply,
-        SealBlockRequest, SendProbeReply, SendProbeRequest, SetLimitReply, SetLimitRequest, SettleBlockReply, SettleBlockRequest,
-        StartRequest, TaskEvent, agent_server::Agent,
+        ConvertEvent, ConvertStripeRequest, InspectBlockReply, InspectBlockRequest, KeepBlockReply, KeepBlockRequest,
+        ListBlocksReply, ListBlocksRequest, OpenBlockReply, OpenBlockRequest, OpenReply, OpenRequest, QuarantineReply,
+        QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, ReleaseQuarantineReply, ReleaseQuarantineRequest, RemoveReply,
+        RemoveRequest, SealBlockReply, SealBlockRequest, SendProbeReply, SendProbeRequest, SetLimitReply, SetLimitRequest,
+        SettleBlockReply, SettleBlockRequest, StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Cause, Error, GarbageReason, PlanId, Reaction, Result};
@@ -84,7 +84,7 @@ impl Service {
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
         let (opening, reason) = (Duration::from_millis(request.opening_ms), GarbageReason::by_name(&request.reason));
         let remove = move || Ok(disks.remove(&blocks, reason, opening, &node.partials, &node.bounds()));
-        let removal = self.0.seams.disk_mode.run(remove).await?;
+        let removal = self.0.seams.disk_mode.run_boxed(remove).await?;
         self.0.updates.hub.removed(removal.gone.iter().copied()).await;
         let waits = |error: &&Error| error.reaction == Reaction::Unavailable;
         Ok(RemoveReply {
@@ -104,7 +104,7 @@ impl Service {
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
         let blocks_max = (blocks_max as usize).min(REMOVED_BLOCKS_MAX);
         let release = move || Ok(disks.release_quarantine(blocks_max, &node.config.limits));
-        let Released { freed_blocks, freed_bytes, disks, kept } = self.0.seams.disk_mode.run(release).await?;
+        let Released { freed_blocks, freed_bytes, disks, kept } = self.0.seams.disk_mode.run_boxed(release).await?;
         Ok(ReleaseQuarantineReply { disks, freed_blocks, freed_bytes, kept: told(&kept) })
     }
 
@@ -118,7 +118,7 @@ impl Service {
             let is_gone = |block: &BlockId| disks.open_block(*block).is_err_and(|error| error.reaction == Reaction::NotFound);
             Ok((moved, kept, open.filter(is_gone).collect::<Vec<_>>()))
         };
-        let (moved, kept, gone) = self.0.seams.disk_mode.run(quarantine).await?;
+        let (moved, kept, gone) = self.0.seams.disk_mode.run_boxed(quarantine).await?;
         self.0.updates.hub.removed(gone).await;
         Ok(QuarantineReply { moved, kept: told(&kept) })
     }
@@ -153,7 +153,7 @@ impl Service {
         let after = if after.is_empty() { None } else { Some(wire::decode::<BlockId>("block", &after)?) };
         let disks = self.0.disks()?;
         let list = move || disks.list((!disk.is_empty()).then_some(disk.as_str()), after, limit as usize);
-        let (blocks, more) = self.0.seams.disk_mode.run(list).await?;
+        let (blocks, more) = self.0.seams.disk_mode.run_boxed(list).await?;
         Ok(ListBlocksReply { blocks: blocks.iter().map(wire::encode).collect(), more })
     }
 
@@ -175,7 +175,7 @@ impl Service {
         let disks = self.0.disks()?;
         let fence = self.0.updates.hub.fence.clone();
         let check = move || Ok(blocks.into_iter().map(|id| checked(&disks, &fence, &disk, id)).collect());
-        Ok(CheckBlocksReply { blocks: self.0.seams.disk_mode.run(check).await? })
+        Ok(CheckBlocksReply { blocks: self.0.seams.disk_mode.run_boxed(check).await? })
     }
 }
 
@@ -294,6 +294,10 @@ impl Agent for Service {
 
     async fn close_block(&self, request: Request<CloseBlockRequest>) -> Result<Response<CloseBlockReply>, Status> {
         answer(update_calls::close(&self.0, request.into_inner()).await)
+    }
+
+    async fn keep_block(&self, request: Request<KeepBlockRequest>) -> Result<Response<KeepBlockReply>, Status> {
+        answer(keep::keep(&self.0, request.into_inner()).await)
     }
 
     async fn inspect_block(&self, request: Request<InspectBlockRequest>) -> Result<Response<InspectBlockReply>, Status> {

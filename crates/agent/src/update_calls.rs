@@ -60,7 +60,7 @@ async fn disk_of(node: &Node, disks: &Arc<Disks>, block: BlockId) -> Result<usiz
         Some(disk) => Ok(disk),
         None => {
             let look = Arc::clone(disks);
-            node.seams.disk_mode.run(move || look.open_block(block).map(|(disk, _)| disk)).await
+            node.seams.disk_mode.run_boxed(move || look.open_block(block).map(|(disk, _)| disk)).await
         }
     }
 }
@@ -83,7 +83,7 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
             let members = open.members.iter().map(wire::encode).collect();
             let open = OpenTerm { term: open.obeyed, known: open.term, members, fenced: open.is_fenced };
             let look = move || disks.open_block(block).map(|(_, reader)| reader.meta().stripe.data_len);
-            let data_len = node.seams.disk_mode.run(look).await?;
+            let data_len = node.seams.disk_mode.run_boxed(look).await?;
             Ok(InspectBlockReply { open: Some(open), content: content.map(told), update_bytes_max, data_len })
         }
         Err(error) if error.reaction == Reaction::NotFound => {
@@ -99,7 +99,7 @@ pub(crate) async fn inspect(node: &Node, request: InspectBlockRequest) -> Result
                     }
                 }
             };
-            let (content, data_len) = node.seams.disk_mode.run(look).await?;
+            let (content, data_len) = node.seams.disk_mode.run_boxed(look).await?;
             Ok(InspectBlockReply { open: None, content: Some(told(content)), update_bytes_max, data_len })
         }
         Err(error) => Err(error),
@@ -148,7 +148,7 @@ async fn closed(node: &Node, block: BlockId, term: u64) -> Result<Option<Settled
         let is_settled = seq.term() == term && !reader.is_interrupted();
         Ok(is_settled.then(|| SettledBlock { seq, units: reader.units().to_vec() }))
     };
-    node.seams.disk_mode.run(look).await
+    node.seams.disk_mode.run_boxed(look).await
 }
 
 /// Closes a settled block.

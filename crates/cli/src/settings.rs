@@ -40,12 +40,14 @@ pub fn read<C: Serialize + DeserializeOwned>(
         let path = name[prefix.len()..].to_ascii_lowercase();
         set(&mut table, &sample, &path, &text).map_err(|problem| Error::invalid(format!("{name}={text}: {problem}")))?;
     }
-    let read = table.try_into::<C>().map_err(|error| match (file, &text) {
+    // Written and read again: reading from a table would be further code for each kind of daemon.
+    let merged = toml::to_string(&table).map_err(Error::fatal)?;
+    let read = toml::from_str::<C>(&merged).map_err(|error| match (file, &text) {
         // If the file itself is wrong, parsing it alone gives the line.
-        (Some(file), Some(text)) => {
-            let alone = toml::from_str::<C>(text).err().filter(|alone| alone.message() == error.message());
-            in_file(file, text, &alone.unwrap_or(error))
-        }
+        (Some(file), Some(text)) => match toml::from_str::<C>(text) {
+            Err(alone) if alone.message() == error.message() => in_file(file, text, &alone),
+            _ => Error::invalid(format!("{}: {}", file.display(), one_line(error.message()))),
+        },
         _ => Error::invalid(format!(
             "invalid settings: {}; pass settings with --config FILE, or as {prefix}… in the environment",
             one_line(error.message())

@@ -1,5 +1,6 @@
 //! Calls to the coordinator in the background: a put was aborted, a read has ended.
 
+use futures::future::BoxFuture;
 use std::{
     future::Future,
     sync::{Mutex, PoisonError},
@@ -23,6 +24,8 @@ impl Background {
         let Ok(runtime) = Handle::try_current() else { return };
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
+        // The runtime's code around a task is compiled once for each type of future.
+        let task: BoxFuture<'static, ()> = Box::pin(task);
         tasks.spawn_on(task, &runtime);
     }
 

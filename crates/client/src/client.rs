@@ -8,6 +8,7 @@ use crate::{
     get::WINDOWS_MAX,
     update_links::UpdateLinks,
 };
+use futures::future::BoxFuture;
 use std::{sync::Arc, time::Duration};
 use weft_proto::{
     Peer, Pool, SliceMemory, rpc,
@@ -63,29 +64,36 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn connect(config: ClientConfig) -> Result<Self> {
-        let random = Random::seeded(config.seed);
-        let mut last = Error::invalid("no coordinator address given");
-        for address in &config.coordinators {
-            match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
-                Ok(channel) => {
-                    let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.delegation);
-                    let cluster = match (config.delegation, config.cluster) {
-                        // The agent that delegated the call knows the cluster; asking for the whole status costs more.
-                        (Some(_), Some(cluster)) => cluster,
-                        _ => cluster_of(&calls, &config).await?,
-                    };
-                    let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
-                    let (pool, background) = (Arc::new(pool), Background::default());
-                    let windows_bytes = (config.limits.window_bytes_max as usize).saturating_mul(WINDOWS_MAX);
-                    let slices = SliceMemory::within(windows_bytes);
-                    let updates = UpdateLinks::new(config.net.clone(), config.security.clone(), cluster);
-                    let shared = Shared { config, calls, pool, cluster, random, background, slices, updates };
-                    return Ok(Self { shared: Arc::new(shared) });
+        Self::connecting(config).await
+    }
+
+    /// Boxed, it is compiled here once, and not again in each crate that calls [`connect`](Self::connect).
+    fn connecting(config: ClientConfig) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let random = Random::seeded(config.seed);
+            let mut last = Error::invalid("no coordinator address given");
+            for address in &config.coordinators {
+                match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
+                    Ok(channel) => {
+                        let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.delegation);
+                        let cluster = match (config.delegation, config.cluster) {
+                            // The agent that delegated the call knows the cluster; asking for the whole status costs more.
+                            (Some(_), Some(cluster)) => cluster,
+                            _ => cluster_of(&calls, &config).await?,
+                        };
+                        let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
+                        let (pool, background) = (Arc::new(pool), Background::default());
+                        let windows_bytes = (config.limits.window_bytes_max as usize).saturating_mul(WINDOWS_MAX);
+                        let slices = SliceMemory::within(windows_bytes);
+                        let updates = UpdateLinks::new(config.net.clone(), config.security.clone(), cluster);
+                        let shared = Shared { config, calls, pool, cluster, random, background, slices, updates };
+                        return Ok(Self { shared: Arc::new(shared) });
+                    }
+                    Err(error) => last = error,
                 }
-                Err(error) => last = error,
             }
-        }
-        Err(last)
+            Err(last)
+        })
     }
 
     /// The cluster.

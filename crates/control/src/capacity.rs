@@ -186,6 +186,7 @@ mod tests {
                 failed: false,
                 draining: false,
                 blocks: 0,
+                bytes_per_s: 0,
             };
             let (name, rack) = (id.to_string().into(), format!("r{}", id % racks).into());
             (

@@ -122,7 +122,7 @@ impl Default for Stored {
 impl Moves {
     /// The links that they take: each block is one stream from a node to another.
     pub fn lines(&self) -> Vec<Line> {
-        let line = |home: Home, up, down| Line { at: Place::Node(home.node), up, down };
+        let line = |home: Home, up, down| Line { at: Place::Node(home.node), up, down, disk: 0 };
         self.blocks.iter().flat_map(|it| [line(it.from, 1, 0), line(it.to, 0, 1)]).collect()
     }
 }
@@ -318,10 +318,17 @@ impl Leveling {
         (sums, further)
     }
 
-    /// What each node, and each rack, sends and receives for the moves.
+    /// What each node, and each rack, sends and receives for the moves, and what the nodes' disks carry for it.
     pub fn loads(&self, network: &Network) -> BTreeMap<Place, Load> {
         let mut loads: BTreeMap<Place, Load> = BTreeMap::new();
-        for it in self.moves.iter().flat_map(|moves| &moves.blocks).filter(|it| it.from.node != it.to.node) {
+        for it in self.moves.iter().flat_map(|moves| &moves.blocks) {
+            for node in [it.from.node, it.to.node] {
+                let carried = &mut loads.entry(Place::Node(node)).or_default().disk;
+                *carried = carried.saturating_add(it.bytes);
+            }
+            if it.from.node == it.to.node {
+                continue;
+            }
             let (leaves, enters) = network.crosses(Party::Node(it.from.node), Party::Node(it.to.node));
             let rack = |rack: &str| Place::Rack(rack.into());
             for place in [Place::Node(it.from.node)].into_iter().chain(leaves.map(rack)) {

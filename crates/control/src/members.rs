@@ -70,6 +70,8 @@ pub struct DiskState {
     pub served: Served,
     /// For how long it had not answered its agent by then; zero if it answers.
     pub silent_for: Duration,
+    /// What it reads and writes together, bytes a second; 0 if unknown.
+    pub bytes_per_s: u64,
 }
 
 /// The size of a disk's quarantine.
@@ -98,6 +100,8 @@ pub struct DiskReport {
     pub served: Served,
     /// For how long it has not answered its agent; zero if it answers.
     pub silent_for: Duration,
+    /// What it reads and writes together, bytes a second; 0 if unknown.
+    pub bytes_per_s: u64,
 }
 
 /// The status of a node.
@@ -444,7 +448,8 @@ impl Members {
     fn node_view(&self, member: &Member, now: Time) -> NodeView {
         let record = &member.record;
         let disk = |disk: &DiskRecord| {
-            let DiskState { free_bytes, file_system, blocks, .. } = member.disks.get(&disk.number).copied().unwrap_or_default();
+            let state = member.disks.get(&disk.number).copied().unwrap_or_default();
+            let DiskState { free_bytes, file_system, blocks, bytes_per_s, .. } = state;
             let (id, path, total_bytes) = (Arc::clone(&disk.id), Arc::clone(&disk.path), disk.total_bytes);
             let draining = record.draining || disk.draining;
             DiskView {
@@ -457,6 +462,7 @@ impl Members {
                 failed: disk.failed,
                 draining,
                 blocks,
+                bytes_per_s,
             }
         };
         NodeView {
@@ -479,8 +485,8 @@ impl DiskState {
     fn after(self, told: &DiskReport) -> Self {
         // A disk that fails no longer says where it is.
         let file_system = if told.file_system == 0 { self.file_system } else { told.file_system };
-        let DiskReport { free_bytes, quarantined, served, silent_for, .. } = *told;
-        Self { free_bytes, file_system, quarantined, listed: true, served, silent_for, ..self }
+        let DiskReport { free_bytes, quarantined, served, silent_for, bytes_per_s, .. } = *told;
+        Self { free_bytes, file_system, quarantined, listed: true, served, silent_for, bytes_per_s, ..self }
     }
 }
 

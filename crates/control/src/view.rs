@@ -42,6 +42,34 @@ impl NodeView {
         self.disks.iter().any(DiskView::takes_blocks)
     }
 
+    /// What its disks together read and write, bytes a second, if it is known of all that work. Disks on one file system are one.
+    pub fn disk_bytes_per_s(&self) -> Option<f64> {
+        let mut rates: BTreeMap<(u64, DiskNumber), u64> = BTreeMap::new();
+        for disk in self.disks.iter().filter(|disk| !disk.failed) {
+            let shared = if disk.file_system == 0 { disk.number } else { DiskNumber(0) };
+            let rate = rates.entry((disk.file_system, shared)).or_insert(disk.bytes_per_s);
+            *rate = disk.bytes_per_s.min(*rate);
+        }
+        let is_known = !rates.is_empty() && rates.values().all(|rate| *rate > 0);
+        is_known.then(|| rates.values().map(|rate| *rate as f64).sum())
+    }
+
+    /// How many of its disks work.
+    pub fn working_disks(&self) -> u64 {
+        self.disks.iter().filter(|disk| !disk.failed).count() as u64
+    }
+
+    /// The rate of the slowest of its disks that work, bytes a second, of those that were measured. Disks on one file system share its rate.
+    pub fn slowest_disk_bytes_per_s(&self) -> Option<f64> {
+        let working = || self.disks.iter().filter(|disk| !disk.failed);
+        let sharers = |of: &DiskView| match of.file_system {
+            0 => 1,
+            shared => working().filter(|disk| disk.file_system == shared).count(),
+        };
+        let known = working().filter(|disk| disk.bytes_per_s > 0);
+        known.map(|disk| disk.bytes_per_s as f64 / sharers(disk) as f64).reduce(f64::min)
+    }
+
     /// Whether it is avoided now.
     pub fn is_suspect(&self) -> bool {
         !self.suspect_for.is_zero()
@@ -69,6 +97,8 @@ pub struct DiskView {
     pub draining: bool,
     /// The number of its blocks, as far as known.
     pub blocks: u64,
+    /// What it reads and writes together, bytes a second; 0: not known.
+    pub bytes_per_s: u64,
 }
 
 impl DiskView {
@@ -226,5 +256,31 @@ impl View {
             (BlockState::Ok, Standing::Lost(_)) => "down",
             (BlockState::Ok, _) => "ok",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::view;
+
+    #[test]
+    fn the_disks_of_a_node_are_as_fast_as_all_that_work_together() {
+        let mut node = view(1, &[]).nodes.remove(&NodeId(1)).unwrap();
+        let disk = node.disks[0].clone();
+        let mut rates = |disks: &[(u64, u64, bool)]| {
+            let disk = |(number, it): (u32, &(u64, u64, bool))| {
+                let (bytes_per_s, file_system, failed) = *it;
+                DiskView { number: DiskNumber(number), bytes_per_s, file_system, failed, ..disk.clone() }
+            };
+            node.disks = (0..).zip(disks).map(disk).collect();
+            (node.disk_bytes_per_s(), node.slowest_disk_bytes_per_s())
+        };
+        assert_eq!(rates(&[(100, 0, false), (300, 0, false), (0, 0, true)]), (Some(400.0), Some(100.0)));
+        assert_eq!(rates(&[(100, 0, false), (0, 0, false)]), (None, Some(100.0)), "one is not known");
+        assert_eq!(rates(&[(100, 7, false), (100, 7, false), (100, 8, false)]), (Some(200.0), Some(50.0)), "two are one disk");
+        assert_eq!(rates(&[(100, 7, false), (100, 7, true)]).1, Some(100.0), "a failed one shares nothing");
+        assert_eq!(rates(&[(0, 0, true)]), (None, None));
+        assert_eq!(node.working_disks(), 0);
     }
 }

@@ -24,10 +24,10 @@ use crate::{
     read::under_way::Reads,
     scrub::{self, state::Scrub},
     service::WeftService,
-    shared::{Shared, until_stopped, wait_for_stop},
+    shared::{Shared, wait_for_stop},
     silence::{self, SilenceFile},
     started::Started,
-    sweep,
+    sweep, tasks,
     updates::{pass, state::Updates},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -150,22 +150,22 @@ impl Coordinator {
         });
         pass::resume(&shared).await?;
         tracing::info!(cluster = %shared.cluster.id, %epoch, %address, "leading");
-        tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), completion::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), health::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), healer::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), auto_drain::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), follow::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), limit::run(Arc::clone(&shared))));
-        tokio::spawn(until_stopped(stopped.clone(), pass::run(Arc::clone(&shared))));
+        tasks::start_until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), completion::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), links::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), health::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), healer::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), healer::crowded::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), auto_drain::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), came_back::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), follow::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), scrub::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), limit::run(Arc::clone(&shared)));
+        tasks::start_until_stopped(stopped.clone(), pass::run(Arc::clone(&shared)));
         jobs::go_on(&shared).await?;
-        tokio::spawn(until_stopped(stopped.clone(), jobs::pressure::run(Arc::clone(&shared))));
+        tasks::start_until_stopped(stopped.clone(), jobs::pressure::run(Arc::clone(&shared)));
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));

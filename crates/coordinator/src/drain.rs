@@ -100,19 +100,20 @@ async fn of<'a>(shared: &Shared, node: &'a MemberStatus, disk: Option<&'a DiskRe
     Ok(Drain { node, disk, reserve_bytes: shared.config.disk_reserve.0, by_rack, copies_on })
 }
 
-/// On how many nodes the widest stripe with copies is, by the policies of buckets that have objects. Not counted are copies of which there are more
-/// than the policy says (`--replicas` of a put or of `weft policy heat`), and copies that were dropped are: only the record of each stripe has what
-/// there is. A block that finds no other node waits for one.
+/// On how many nodes the widest stripe with copies is. While stripes are being counted, also by the policies of buckets that have objects.
 async fn copies_on(shared: &Shared, policies: &[PolicyRecord]) -> Result<usize> {
-    if policies.iter().all(|policy| policy.replicas < 2) {
-        return Ok(0);
+    let (mut most, is_counting) = {
+        let health = shared.health.lock();
+        (health.copied.most_nodes(), health.survey.is_counting())
+    };
+    if !is_counting || policies.iter().all(|policy| policy.replicas < 2) {
+        return Ok(most);
     }
     let totals = shared.meta.totals_by_bucket().await.map_err(|error| shared.meta_error(error))?;
     let buckets = shared.meta.buckets().await.map_err(|error| shared.meta_error(error))?;
     let of = |name: &str| policies.iter().find(|policy| policy.name == name && policy.replicas > 1);
     let copied: BTreeMap<&str, &PolicyRecord> =
         buckets.iter().filter_map(|bucket| of(&bucket.policy).map(|policy| (&*bucket.name, policy))).collect();
-    let mut most = 0;
     for (bucket, code, _) in &totals {
         // Objects in another code were not put with this policy.
         if let Some(policy) = copied.get(&**bucket).filter(|policy| policy.code == *code) {

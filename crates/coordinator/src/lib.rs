@@ -77,6 +77,7 @@ mod space;
 mod started;
 mod supervise;
 mod sweep;
+mod tasks;
 mod updates;
 mod validate;
 

@@ -6,6 +6,7 @@ use crate::{
     members::Session,
     options,
     shared::{Shared, while_read},
+    tasks,
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 use rand::{Rng, seq::SliceRandom};
@@ -211,7 +212,7 @@ pub(crate) fn measure(
     }
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);
-    tokio::spawn(async move { while_read(&events, measure_all(&shared, pairs, &events)).await });
+    tasks::start(async move { while_read(&events, measure_all(&shared, pairs, &events)).await });
     Ok(told)
 }
 

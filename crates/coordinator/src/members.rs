@@ -48,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) metrics_address: String,
     /// The protocol version that was agreed with its agent.
     pub(crate) protocol: u16,
+    /// When it registered, milliseconds since 1970.
+    pub(crate) registered_ms: u64,
 }
 
 impl std::fmt::Debug for Session {
@@ -275,6 +277,7 @@ fn reports(disks: &[v1::Disk]) -> Vec<DiskReport> {
         quarantined: Quarantined { blocks: disk.quarantined_blocks, bytes: disk.quarantined_bytes },
         served: Served { reads: service(disk.reads.as_ref()), syncs: service(disk.syncs.as_ref()) },
         silent_for: Duration::from_millis(disk.silent_ms),
+        bytes_per_s: disk.bytes_per_s,
     };
     disks.iter().map(report).collect()
 }

@@ -5,6 +5,7 @@ use crate::{
     members::{self, Session},
     moved::{self, state::Aside},
     shared::Shared,
+    tasks,
     updates::tell,
     validate,
 };
@@ -46,7 +47,7 @@ impl MembershipService {
         self.require_newest_metadata(&asked).await?;
         shared.updates_heard(&asked.name, asked.updates_ms);
         let recording = shared.members.recording.lock().await;
-        let aside = if asked.keeps_aside { moved::sort(shared, &mut new) } else { Vec::new() };
+        let aside = if asked.keeps_aside { moved::sort(shared, &mut new, &asked.disks) } else { Vec::new() };
         let disks = new.disks.clone();
         let registered = shared.meta.register_node(shared.epoch, new, shared.now_ms()).await;
         // Also after an error: what it changes may have been recorded.
@@ -78,7 +79,8 @@ impl MembershipService {
         shared.activity().forget(record.id);
         let (host, metrics_address) = (host(&caller.address), asked.metrics_address);
         let name = record.name.to_string();
-        let session = Session { link_key, channel, record, host, metrics_address, protocol };
+        let registered_ms = shared.now_ms();
+        let session = Session { link_key, channel, record, host, metrics_address, protocol, registered_ms };
         shared.members.registered(session, &asked.disks, asked.coding_bytes_per_s);
         shared.moved.registered((node, &name), aside, !asked.disks.is_empty());
         moved::tell_taken(shared, &name, &disks);
@@ -171,7 +173,7 @@ impl MembershipService {
         shared.limit.waited(node, told.limited_ms, shared.started.now());
         let mut heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         shared.activity().heard(node, shared.started.now());
-        shared.moved.heard(node, &told.disks);
+        shared.moved.heard((node, &name), &told.disks);
         let recorded = self.record(node, &mut heard).await;
         heard.disks.iter().for_each(|(disk, failed)| shared.members.disk_not_recorded(node, *disk, *failed));
         recorded?;
@@ -181,7 +183,7 @@ impl MembershipService {
             mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
         }
         if shared.moved.is_called(node) {
-            return Err(Error::not_found(format!("{name} keeps a disk aside that it can serve now: register again")));
+            return Err(Error::not_found(format!("{name} keeps a disk aside of which there is news: register again")));
         }
         let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
         Ok(v1::HeartbeatReply {
@@ -326,9 +328,8 @@ impl v1::membership_server::Membership for MembershipService {
         let (caller, asked) = (rpc::caller(&request), request.into_inner());
         let (service, peer) = (Self::new(Arc::clone(&self.shared)), caller.peer.clone());
         // To its end, also if the agent hangs up: after half of it, this coordinator would not know what the metadata has.
-        let registered = tokio::spawn(async move { service.registered(&caller, asked).await }).await;
-        let reply =
-            registered.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed during the call: {error}"))));
+        let registered = async move { service.registered(&caller, asked).await };
+        let reply = tasks::to_the_end("the coordinator failed during the call", registered).await;
         let logged = |error: Error| {
             tracing::warn!(caller = %peer, %error, "refused a registration");
             to_status(&error)

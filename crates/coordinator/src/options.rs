@@ -117,11 +117,14 @@ impl Shared {
         self.kept_free().without_room(&self.members.view(), wanted)
     }
 
-    /// The known network: nodes, racks, and recent measurements of links.
+    /// The known network: nodes, racks, recent measurements of links, and the rates of disks.
     pub(crate) fn network(&self) -> Network {
         let age_max = Duration::from_millis(self.config.link_age_max_ms);
         let measured = self.links().network(self.started.now(), age_max, UNMEASURED_BYTES_PER_S);
-        let mut network = Network { racks: racks(&self.members.view()), ..measured };
+        let view = self.members.view();
+        let rate = |node: &NodeView| Some((Party::Node(node.id), node.disk_bytes_per_s()?));
+        let disk_bytes_per_s = view.nodes.values().filter_map(rate).collect();
+        let mut network = Network { racks: racks(&view), disk_bytes_per_s, ..measured };
         links::set_rack_lines(&mut network);
         network
     }

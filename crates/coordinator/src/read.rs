@@ -11,6 +11,7 @@ use crate::{
     shared::Shared,
     show, sign,
     supervise::{self, IsSpare},
+    tasks,
     updates::{at_nodes, settle},
     validate,
 };
@@ -278,7 +279,7 @@ async fn begin(
     let (watcher, blames) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
     let (found, ended) = (Arc::clone(&blames), Arc::<OnceLock<Instant>>::default());
     let ends = Arc::clone(&ended);
-    let watching = tokio::spawn(async move {
+    let watching = tasks::start(async move {
         let report = running.finish(|_, _| {}, stall).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
         membership::note_bad_blocks(&watcher, &report, &seq).await;
@@ -367,6 +368,7 @@ mod tests {
             blocks: (0..3).map(|index| (index, place(u32::from(index) + 1))).collect(),
             copies: Vec::new(),
             checksums: Vec::new(),
+            kept: Default::default(),
             corrupt: Default::default(),
             incomplete: false,
         };

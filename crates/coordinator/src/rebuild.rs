@@ -1,5 +1,6 @@
 //! Rebuilds blocks of one stripe: the shell around [`weft_control::rebuild`], which decides.
 
+mod keep;
 pub(crate) mod owner;
 pub(crate) mod shares;
 
@@ -10,6 +11,7 @@ use crate::{
     shared::Shared,
     sign::{self, StoreOrder},
     supervise::{self, IsSpare},
+    tasks,
 };
 use shares::{Shares, lock};
 use std::{
@@ -19,6 +21,7 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
+    Time,
     options::RepairOptions,
     planning::Planned,
     rebuild::{
@@ -73,6 +76,7 @@ impl Rebuilder<'_> {
     pub(crate) async fn run(self, request: Request, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
         let (shared, object, stripe) = (self.shared, request.object.clone(), request.stripe.id);
         let (mut machine, mut scheme) = (rebuild::Rebuild::new(request), String::new());
+        let mut keep_until = None;
         let mut event = Event::Begin;
         loop {
             if matches!(event, Event::Ran(_))
@@ -97,19 +101,22 @@ impl Rebuilder<'_> {
                         tell(Told::Resumed(message));
                     }
                     Action::Suspect(node) => shared.members.suspect(node),
+                    Action::ForgetKept { index } => self.forget_kept(machine.request(), index).await,
                     Action::End(result) => return result,
-                    asked => answer = Some(self.answer(asked, &mut scheme, &machine, &view, &mut tell).await),
+                    asked => answer = Some(self.answer(asked, &mut scheme, &mut keep_until, &machine, &view, &mut tell).await),
                 }
             }
             event = answer.flatten().ok_or_else(|| Error::fatal("internal error: a rebuild waits for nothing"))?;
         }
     }
 
-    /// Carries out an action that requires an answer. `scheme` is that of the last plan that ran.
+    /// Carries out an action that requires an answer. `scheme` is that of the last plan that ran; `keep_until` is when nodes stop keeping what is
+    /// right of blocks, once one was asked to.
     async fn answer(
         self,
         action: Action,
         scheme: &mut String,
+        keep_until: &mut Option<Time>,
         machine: &rebuild::Rebuild,
         view: &View,
         tell: &mut (impl FnMut(Told<'_>) + Send),
@@ -120,6 +127,10 @@ impl Rebuilder<'_> {
             Action::Release { block, may_be_written } => {
                 self.release(block, may_be_written).await;
                 Event::Released
+            }
+            Action::Keep { block, units } => {
+                let until = *keep_until.get_or_insert_with(|| self.shared.started.now() + keep::WITHIN);
+                Event::Kept(self.keep(machine, block, &units, view, until).await)
             }
             Action::Plan(ask) => Event::Planned(self.plan(&ask, view).map(Box::new)),
             Action::Run(planned) => {
@@ -139,7 +150,9 @@ impl Rebuilder<'_> {
                 }
                 Event::Committed(committed)
             }
-            Action::Warn(_) | Action::Resumed(_) | Action::Suspect(_) | Action::End(_) => return None,
+            Action::Warn(_) | Action::Resumed(_) | Action::Suspect(_) | Action::ForgetKept { .. } | Action::End(_) => {
+                return None;
+            }
         })
     }
 
@@ -154,7 +167,8 @@ impl Rebuilder<'_> {
         // Progress extends it.
         let expires_ms = shared.after_ms(shared.repair_lease());
         let upload = if let Purpose::Put(upload) = request.purpose { Some(upload) } else { None };
-        let repair = NewRepair { stripe: stripe.id, index, copy, home, upload, expires_ms };
+        let term = upload.is_none().then(|| stripe.seq.term());
+        let repair = NewRepair { stripe: stripe.id, index, copy, home, upload, term, expires_ms };
         let block = shared.meta.allocate_repair(shared.epoch, repair).await.map_err(|error| shared.meta_error(error))?;
         shared.members.add_blocks(&[home], len);
         Ok(block)
@@ -270,7 +284,7 @@ impl Rebuilder<'_> {
             return;
         }
         let (shared, blocks) = (Arc::clone(self.shared), machine.arriving().iter().map(|new| new.block).collect());
-        tokio::spawn(async move {
+        tasks::start(async move {
             if let Err(error) = shared.meta.extend_repairs(shared.epoch, blocks, shared.after_ms(lease)).await {
                 let error = shared.meta_error(error);
                 tracing::warn!(%error, "cannot extend the lease of a repair's allocations");
@@ -321,6 +335,7 @@ pub(crate) fn request(
         failure_domain,
         purpose: Purpose::Repair,
         avoid: BTreeSet::new(),
+        silent: shared.updates.silent.nodes(shared),
         resumes_max: shared.config.resumes_max,
         disk_reserve_bytes: shared.config.disk_reserve.0,
         kept: Share::NONE,

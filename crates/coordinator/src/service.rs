@@ -5,10 +5,11 @@ use crate::{
     delegations::{Delegation, Who},
     departures, drain, garbage, healer, health, jobs, limit, links, objects, puts, read, repair,
     shared::Shared,
-    show, space,
+    show, space, tasks,
     updates::{append, open, routes},
     validate,
 };
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -78,9 +79,8 @@ impl WeftService {
 }
 
 /// Completes a client's request even if it hangs up: half of it would hold disks and memory.
-async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    let ended = tokio::spawn(work).await;
-    ended.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed during the call: {error}"))))
+fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> BoxFuture<'static, Result<T>> {
+    tasks::to_the_end("the coordinator failed during the call", work)
 }
 
 /// An answer, or the status for the error.
@@ -286,7 +286,7 @@ impl v1::weft_server::Weft for WeftService {
     ) -> Result<Response<Self::RepairObjectStream>, Status> {
         let asked = request.into_inner();
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
-        tokio::spawn(repair::run(Arc::clone(&self.shared), asked, events));
+        tasks::start(repair::run(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
     }
 

@@ -232,14 +232,6 @@ impl Shared {
     }
 }
 
-pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
-    tokio::select! {
-        biased;
-        () = wait_for_stop(stopped) => {}
-        () = work => {}
-    }
-}
-
 /// Works for as long as someone reads the events that it sends.
 pub(crate) async fn while_read<T>(events: &mpsc::Sender<T>, work: impl Future<Output = ()>) {
     tokio::select! {

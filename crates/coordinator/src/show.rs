@@ -204,6 +204,7 @@ fn node(shared: &Shared, status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u6
             trouble: trouble.to_owned(),
             trouble_why,
             moved_to: disk.moved_to.map(|home| shared.members.name(home.node)).unwrap_or_default(),
+            bytes_per_s: state.bytes_per_s,
             ..v1::Disk::default()
         }
     };

@@ -71,6 +71,8 @@ pub fn to_json(plan: &Plan, job: &Job, considered: &[Considered]) -> Result<Stri
 }
 
 /// Reads a saved plan. Its content is not trusted: verify it.
+// Inline, it is compiled where it is used: commands are compiled for size, and this crate for speed.
+#[inline]
 pub fn from_json(text: &str) -> Result<Saved> {
     #[derive(Deserialize)]
     struct Version {
@@ -90,7 +92,8 @@ pub fn from_json(text: &str) -> Result<Saved> {
             if let Some(binding) = saved.pointer_mut("/plan/binding").and_then(serde_json::Value::as_object_mut) {
                 binding.insert("spans".into(), spans);
             }
-            let saved: Saved = serde_json::from_value(saved).map_err(wrong)?;
+            // From text once more: reading a plan from a value would be further code.
+            let saved: Saved = serde_json::from_str(&saved.to_string()).map_err(wrong)?;
             Ok(Saved { weft_plan: FORMAT_VERSION, ..saved })
         }
         newer => Err(Error::invalid(format!("the plan has format {newer}, but this weft reads formats up to {FORMAT_VERSION}"))),

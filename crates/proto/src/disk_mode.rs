@@ -1,6 +1,7 @@
 //! On which threads disk calls run, for agents and clients: a simulation needs them on the caller's thread.
 
 use std::{
+    any::Any,
     ptr,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -30,6 +31,9 @@ impl PartialEq for DiskDelay {
 
 impl Eq for DiskDelay {}
 
+/// What work returned.
+type Returned = Box<dyn Any + Send>;
+
 impl DiskMode {
     /// Runs `work`, which may block.
     pub async fn run<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
@@ -47,5 +51,33 @@ impl DiskMode {
                 Err(error) => Err(Error::fatal(format!("a disk call was aborted: {error}"))),
             },
         }
+    }
+
+    /// As [`run`](Self::run), for work that is rare: the runtime's code around it is not compiled for each type of work. This costs an
+    /// allocation and an indirect call.
+    pub async fn run_boxed<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let work: Box<dyn FnOnce() -> Result<Returned> + Send> = Box::new(move || work().map(|done| Box::new(done) as Returned));
+        let other = |_| Error::fatal("internal error: a disk call returned another type");
+        self.run(work).await?.downcast::<T>().map(|done| *done).map_err(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bug() -> Result<u64> {
+        panic!("a bug")
+    }
+
+    #[tokio::test]
+    async fn boxed_work_returns_what_the_work_does() {
+        for mode in [DiskMode::Inline, DiskMode::Pool] {
+            assert_eq!(mode.run_boxed(|| Ok("done".to_owned())).await.unwrap(), "done");
+            let error = mode.run_boxed(|| Err::<u64, _>(Error::retry("busy"))).await.unwrap_err();
+            assert_eq!(error.message, "busy");
+        }
+        let error = DiskMode::Pool.run_boxed(bug).await.unwrap_err();
+        assert!(error.message.starts_with("a disk call was aborted: "), "{error}");
     }
 }

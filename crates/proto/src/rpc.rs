@@ -18,7 +18,13 @@ use crate::{
     },
 };
 use hyper_util::rt::TokioIo;
-use std::{future::Future, io, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{
@@ -83,6 +89,16 @@ pub async fn serve(
     security: Security,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<()> {
+    serve_until(services, listener, security, pin!(shutdown)).await
+}
+
+/// The server is compiled once, not once for each type of `shutdown`.
+async fn serve_until(
+    services: Services,
+    listener: Box<dyn Listen>,
+    security: Security,
+    shutdown: Pin<&mut (dyn Future<Output = ()> + Send)>,
+) -> Result<()> {
     let (is_insecure, connections) = (security.is_insecure(), Connections::new(CONTROL_PLANE));
     let incoming = ReceiverStream::new(Incoming::start(listener, security).into_receiver());
     let incoming = incoming.filter_map(move |accepted| connections.admit(accepted)).map(Ok::<_, io::Error>);
@@ -116,11 +132,18 @@ pub async fn connect(net: Arc<dyn Net>, security: &Security, address: &str, expe
     if security.is_insecure() {
         probe(net.as_ref(), address, expected).await?;
     }
-    let connector = connector(net, security, address, expected);
-    endpoint.connect_with_connector(connector).await.map_err(|error| match find_error(&error) {
+    connecting(endpoint, net, security, address, expected).await.map_err(|error| match find_error(&error) {
         Some(ours) => ours,
         None => Error::retry(format!("{expected} at {address}: {}", innermost(&error))),
     })
+}
+
+type Connecting = Pin<Box<dyn Future<Output = std::result::Result<Channel, tonic::transport::Error>> + Send>>;
+
+/// Boxed, the transport is compiled here, as for [`connect_lazy`], and not again in the crates that call [`connect`].
+fn connecting(endpoint: Endpoint, net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Connecting {
+    let connector = connector(net, security, address, expected);
+    Box::pin(async move { endpoint.connect_with_connector(connector).await })
 }
 
 /// Sends the HTTP/2 preface and waits for the first byte. If a TLS server answers, HTTP/2 itself would report only that

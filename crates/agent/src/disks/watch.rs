@@ -44,7 +44,7 @@ impl Disks {
             // The task continues after the caller has stopped waiting.
             tokio::spawn(async move {
                 let asked = Arc::clone(&disks);
-                let figures = mode.run(move || Ok(asked.0[number].figures())).await;
+                let figures = mode.run_boxed(move || Ok(asked.0[number].figures())).await;
                 disks.0[number].watch.answered(figures.ok());
             })
         };
@@ -95,7 +95,9 @@ impl Disk {
         let unknown = v1::Disk { id, path, failed: !is_opening, ..v1::Disk::default() };
         let report = last.map_or(unknown, |last| last.report);
         let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-        v1::Disk { failed: report.failed || stuck >= timeout, silent_ms, ..report }
+        let (failed, bytes_per_s) = (report.failed || stuck >= timeout, self.rate.bytes_per_s());
+        let copy = self.is_copy.load(Ordering::Relaxed);
+        v1::Disk { failed, silent_ms, bytes_per_s, copy, ..report }
     }
 
     /// Fails for a disk that does not answer, before it is asked for anything else.

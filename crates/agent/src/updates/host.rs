@@ -64,7 +64,7 @@ impl Host {
             return Ok(());
         }
         let (journal, path) = (Arc::clone(&disk.journal), disk.path.clone());
-        if self.mode.run(move || journal.exists()).await.map_err(|error| error_of_disk(&path, error))? {
+        if self.mode.run_boxed(move || journal.exists()).await.map_err(|error| error_of_disk(&path, error))? {
             *slot = self.open(number, disk, nonce).await?;
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Host {
         let (hub, mode, ring_bytes, path) = (Arc::clone(&self.hub), self.mode, self.ring.0, disk.path.clone());
         let runtime = Handle::current();
         let open = move || open(&hub, number, &disk, NewJournal { ring_bytes, nonce }, (mode, &runtime));
-        match self.mode.run(open).await.map_err(|error| error_of_disk(&path, error)) {
+        match self.mode.run_boxed(open).await.map_err(|error| error_of_disk(&path, error)) {
             Ok(()) => Ok(Slot::Running),
             Err(error) if error.cause == Some(Cause::NoSpace) => {
                 let (path, name, ring) = (path.display(), &self.hub.name, self.ring);
@@ -152,7 +152,7 @@ impl Host {
     async fn mend_one(&self, slot: &mut Slot, disk: JournalledDisk) -> Result<()> {
         let Slot::Damaged { error, lost } = slot else { return Ok(()) };
         let Some(lost) = lost else {
-            let blocks = self.mode.run(move || disk.store.list()).await?;
+            let blocks = self.mode.run_boxed(move || disk.store.list()).await?;
             // Which blocks were open, only the coordinator knows.
             let open = self.hub.asker.find(&blocks).await?;
             let members = open.into_iter().flat_map(|told| told.sealed.members);
@@ -165,7 +165,7 @@ impl Host {
             return Ok(());
         }
         tracing::warn!(disk = %disk.path.display(), blocks = lost.len(), "set a damaged journal of updates aside");
-        self.mode.run(move || disk.journal.set_aside()).await?;
+        self.mode.run_boxed(move || disk.journal.set_aside()).await?;
         *slot = Slot::Absent;
         Ok(())
     }
@@ -195,7 +195,7 @@ fn open(
 ) -> Result<()> {
     let journal = disk.journal.open(new)?;
     let updater = Updater::open(Arc::clone(&disk.store), journal, Limits::default(), hub.time.now_ms())?;
-    let open = worker::fence_open_blocks(&updater, hub, number);
+    let open = fence_open_blocks(&updater, hub, number);
     let (queue, commands) = Queue::new();
     hub.queues.write().unwrap_or_else(PoisonError::into_inner).insert(number, queue);
     hub.filled(number, updater.fill());
@@ -206,4 +206,11 @@ fn open(
     worker::start(worker, commands, mode, runtime).inspect_err(|_| hub.ended(number))?;
     hub.asker.ask(open);
     Ok(())
+}
+
+/// Marks the blocks of an opened journal, before anything may read them.
+fn fence_open_blocks(updater: &Updater, hub: &Hub, disk: usize) -> Vec<BlockId> {
+    let open: Vec<BlockId> = updater.open_blocks().map(|open| open.block).collect();
+    open.iter().copied().chain(updater.lost_blocks()).for_each(|block| hub.fence.opened(block, disk));
+    open
 }

@@ -56,6 +56,7 @@ mod tests {
             blocks,
             copies: Vec::new(),
             checksums,
+            kept: BTreeMap::new(),
             corrupt,
             incomplete: false,
         }

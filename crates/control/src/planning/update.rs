@@ -27,6 +27,8 @@ use weft_types::{
 
 /// How deltas travel without a route: the node with the change sends them to all nodes at the same time.
 const STRAIGHT: Star = Star { concurrent: true };
+/// The most bytes of a frame.
+const FRAME_BYTES: u64 = FRAME_PAYLOAD_BYTES_MAX as u64;
 /// The slices for which the path is chosen that then determines their length.
 const FIRST_SLICE: u64 = 64 << 10;
 /// What a delta takes for each further node on its way besides its bytes, seconds. Links' rates do not tell it.
@@ -301,6 +303,8 @@ impl<'a> Stage<'a> {
         let Updating { network, run, .. } = *self.updating;
         let (code, alpha) = (&self.code, self.code.alpha() as u64);
         let len = bytes.max(1).next_multiple_of(alpha);
+        // A slice is all bytes, or travels in one frame.
+        let slice_len = if slice_len < len { slice_len.min(FRAME_BYTES) } else { slice_len };
         let layout = Layout::new(len, len, alpha as u32)?;
         let changed: Vec<(u8, u16)> = sub_blocks(code).into_iter().map(|sub_block| (index, sub_block)).collect();
         let job = overwrite_at(code.as_ref(), layout, &changed, &self.holders);
@@ -314,7 +318,7 @@ impl<'a> Stage<'a> {
         let mut considered = considered.into_iter().next().ok_or_else(none)?;
         considered.seconds += HOP_S * f64::from(steps(&hops, in_turn).saturating_sub(1));
         // Nodes that send in turn send everything at once, but not in one frame.
-        let slice_len = if in_turn && self.updating.way.slice_len.is_none() { FRAME_PAYLOAD_BYTES_MAX as u64 } else { slice_len };
+        let slice_len = if in_turn { self.updating.way.slice_len.unwrap_or(FRAME_BYTES).min(FRAME_BYTES) } else { slice_len };
         Ok(Made { scheme: scheme.name(), plan, job, considered, hops, in_turn, slice_len })
     }
 

@@ -3,7 +3,7 @@
 use super::{Lost, Needed, Request, object::too_few_for_copies};
 use crate::{
     placement::{self, NOTHING, Placed},
-    view::View,
+    view::{NodeView, View},
 };
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +73,10 @@ impl Request {
     /// Homes for all lost blocks, or for as many as there is room for.
     pub(super) fn choose_homes(&self, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
         let Some(places) = self.to.each() else {
+            let keeping = self.homes_that_keep(view);
+            if keeping.iter().any(Option::is_some) {
+                return self.choose_others(keeping, None, view, given);
+            }
             return match self.place(self.lost.len(), &Others::default(), view, given) {
                 Ok(Placed { homes, warnings }) => {
                     let mut chosen = vec![None; self.lost.len()];
@@ -167,21 +171,41 @@ impl Request {
         let may_take = |node: NodeId| !self.avoid.contains(&node) && !others.contains(&node);
         let at_home = |lost: &Lost| {
             let node = self.partly_lost().find(|(block, _)| *block == (lost.index, lost.copy))?.1;
-            let node = view.node(node).filter(|node| node.up && may_take(node.id))?;
-            let disk = placement::disk_for(node, self.bytes_needed(), self.kept)?;
-            Some(Home { node: node.id, disk: disk.number })
+            self.disk_of(view.node(node).filter(|node| node.up && may_take(node.id))?)
         };
-        let mut homes: Vec<Option<Home>> = self.lost.iter().map(at_home).collect();
+        self.choose_others(self.lost.iter().map(at_home).collect(), Some(short), view, given)
+    }
+
+    /// A disk of a node with room for a block.
+    pub(super) fn disk_of(&self, node: &NodeView) -> Option<Home> {
+        placement::disk_for(node, self.bytes_needed(), self.kept).map(|disk| Home { node: node.id, disk: disk.number })
+    }
+
+    /// Homes also for the blocks without one, as far as there is room. `short`: why not for all, if that is known.
+    fn choose_others(
+        &self,
+        mut homes: Vec<Option<Home>>,
+        mut short: Option<Error>,
+        view: &View,
+        given: &mut BlocksGiven,
+    ) -> Result<Chosen> {
         let homeless = homes.iter().filter(|home| home.is_none()).count();
         let others = Others { coming: homes.iter().flatten().map(|home| home.node).collect(), ..Others::default() };
-        let placed = (1..=homeless).rev().find_map(|count| self.place(count, &others, view, given).ok());
+        let placed = (1..=homeless).rev().find_map(|count| match self.place(count, &others, view, given) {
+            Ok(placed) => Some(placed),
+            Err(error) => {
+                short.get_or_insert(error);
+                None
+            }
+        });
         let Placed { homes: found, warnings } = placed.unwrap_or_default();
         self.fill(&mut homes, found);
         let missing = homes.iter().filter(|home| home.is_none()).count();
-        if missing == homes.len() || missing > 0 && self.purpose.is_put() {
-            return Err(short);
+        let short = short.filter(|_| missing > 0);
+        match short {
+            Some(short) if missing == homes.len() || self.purpose.is_put() => Err(short),
+            short => Ok(Chosen { homes, warnings, short }),
         }
-        Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })
     }
 
     /// Gives each block without a home one of these. The node of a lost block can get only that block.

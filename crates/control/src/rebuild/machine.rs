@@ -1,6 +1,7 @@
 //! The state machine of a rebuild: what it waits for, and what follows from each answer.
 
 mod failures;
+mod keep;
 
 use super::{
     Action, Arriving, BlocksGiven, Event, Lost, Needed, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
@@ -31,6 +32,8 @@ pub struct Rebuild {
     doubts: Doubts,
     /// The first reason why a block could not be allocated.
     conflict: Option<Error>,
+    /// Whether a node did not keep what it was asked to: none is asked from then on.
+    keeps_nothing: bool,
     /// Why the last plan failed; `None` before the first.
     failure: Option<Error>,
     rebuilt: Rebuilt,
@@ -48,6 +51,7 @@ impl Rebuild {
             avoided: Avoided::default(),
             doubts: Doubts::default(),
             conflict: None,
+            keeps_nothing: false,
             failure: None,
             rebuilt: Rebuilt::default(),
             actions: Vec::new(),
@@ -117,17 +121,21 @@ impl Rebuild {
             (State::Allocating { lost, home, avoid, tried }, Event::Allocated(allocated)) => match allocated {
                 Ok(block) => {
                     let missing = vec![self.request.stripe.layout.coded_span()];
-                    self.arriving.push(Arriving { block, home, expected: lost.checksums, missing, durable: None });
+                    let known = self.request.known_of(lost.index, lost.copy);
+                    self.arriving.push(Arriving { block, home, expected: lost.checksums, known, missing, durable: None });
                     // Keeps the order of the request, also for a block that got another home.
                     let place = |new: &Arriving| {
                         let is_it = |lost: &Lost| (lost.index, lost.copy) == (new.block.index, new.block.copy);
                         self.request.lost.iter().position(is_it)
                     };
                     self.arriving.sort_by_key(place);
-                    self.go_on(world);
+                    if !self.keep(block, home) {
+                        self.go_on(world);
+                    }
                 }
                 Err(error) => self.not_allocated(lost, home, avoid, tried, error, world),
             },
+            (State::Keeping(block), Event::Kept(kept)) => self.kept(block, kept, world),
             (State::Releasing, Event::Released) => self.go_on(world),
             (State::Planning, Event::Planned(planned)) => match planned {
                 Ok(planned) => self.planned(planned, world),

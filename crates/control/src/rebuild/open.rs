@@ -12,10 +12,10 @@ use weft_types::{AutoSize, FailureDomain, NodeId, StripeRecord};
 
 impl Request {
     /// What is open: which blocks can help, and which nodes can get the lost ones. `None` if there is nothing to schedule: for
-    /// blocks of which there are copies, or for several copies of one.
+    /// blocks of which there are copies, for several copies of one, and for those that their nodes keep in part.
     pub fn open(&self, view: &View, known: &Known) -> Option<Open> {
         let lost: BTreeSet<u8> = self.lost.iter().map(|lost| lost.index).collect();
-        if lost.is_empty() || lost.len() < self.lost.len() {
+        if lost.is_empty() || lost.len() < self.lost.len() || self.homes_that_keep(view).iter().any(Option::is_some) {
             return None;
         }
         let stripe = self.serving(view, &BTreeSet::new());

@@ -1,21 +1,27 @@
 //! The schedule of a job: batch by batch, which scheme rebuilds each stripe's lost blocks, and which nodes help and receive
 //! them.
 //!
-//! What nodes carry adds up over the batches, so that the whole job is balanced. A batch sees the nodes and links as they
-//! are when it is scheduled: what failed or slowed down is planned around in the next one.
+//! What nodes carry adds up over the batches, and the last one is not a small one, so that the whole job is balanced. A batch sees the
+//! nodes and links as they are when it is scheduled: what failed or slowed down is planned around in the next one.
 
+mod alone;
+mod batch;
+mod independent;
 mod mix;
 
+pub use batch::{batch_len, known_max};
+
 use super::{
-    Assigning, Assignment, Candidates, Edge, Line, Load, Parts, Place, Repair, Speeds, Transfer, balance, baseline, lower_bound,
-    parts, rounds,
+    Assigning, Assignment, Candidates, Edge, Line, Load, Parts, Place, Repair, Speeds, Transfer, baseline, lower_bound, parts,
+    rounds,
 };
 use crate::{placement, reserve::Share, view::View};
+use batch::above_least;
+use independent::balanced;
 use mix::{Carriers, Mixes, least_time, least_traffic};
 use rand::RngCore;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem,
     sync::Arc,
 };
 use weft_codes::SharedCode;
@@ -71,7 +77,7 @@ pub struct Scheduled {
     pub helpers: Vec<NodeId>,
     /// The nodes that get the blocks, in the order of the lost blocks.
     pub homes: Vec<NodeId>,
-    /// The time that it needs of each link, in bytes that the fastest link of a node carries in it.
+    /// The time that it needs of each link and of disks, in bytes that the fastest link of a node carries in it.
     pub lines: Vec<Line>,
     /// Of whole blocks: the round of its first transfer in its batch; 0 if it moves in slices.
     pub round: u32,
@@ -82,7 +88,7 @@ pub struct Scheduled {
 pub struct Cluster<'a> {
     /// The nodes.
     pub view: &'a View,
-    /// What their links can carry.
+    /// What their links and disks can carry.
     pub network: &'a Network,
     /// The cache of recipes.
     pub patterns: &'a Patterns,
@@ -91,9 +97,9 @@ pub struct Cluster<'a> {
 /// A schedule as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// What each node sends and receives; and each rack, if a rack's links are limited.
+    /// What each node sends, receives, reads and writes; and each rack, if a rack's links are limited.
     pub loads: BTreeMap<Place, Load>,
-    /// The time of the busiest link, in bytes that the fastest link of a node carries in it.
+    /// The time of the busiest link or disks, in bytes that the fastest link of a node carries in it.
     pub busiest: u64,
     /// What no assignment of the same repairs can undercut, in the same unit.
     pub bound: u64,
@@ -165,16 +171,17 @@ impl Scheduler {
         let mut repairs: Vec<(usize, Candidate, Repair)> = Vec::with_capacity(batch.len());
         for (at, (candidate, destinations)) in chosen.into_iter().zip(destinations).enumerate() {
             let Some(candidate) = candidate.filter(|_| !destinations.is_empty()) else { continue };
-            let home = |index: u8| nodes.home(&batch[at], index);
-            let repair = candidate.parts.repair(candidate.scale, home, Candidates::These(destinations));
+            let repair = nodes.repair(&candidate, &batch[at], destinations);
             // Without enough nodes for a part, the rebuild says why.
             if repair.parts.iter().all(|part| part.candidates.count(nodes.ids.len()) >= part.vertices.len()) {
                 repairs.push((at, candidate, repair));
             }
         }
         let only: Vec<Repair> = repairs.iter().map(|(.., repair)| repair.clone()).collect();
-        let assignments = self.assign(&only, &nodes, rng);
-        let mut assignments = assignments.unwrap_or_default();
+        let dependent =
+            |(at, candidate, _): &(usize, Candidate, Repair)| candidate.parts.dependent(|index| nodes.home(&batch[*at], index));
+        let dependent: Vec<Vec<Vec<u32>>> = repairs.iter().map(dependent).collect();
+        let mut assignments = self.assign(&only, &dependent, &nodes, rng).unwrap_or_default();
         // A balance that counts the links between racks has ordered its places.
         if self.assigning != Assigning::Balanced || !nodes.speeds.racks().are_limited() {
             for ((.., repair), assignment) in repairs.iter().zip(&mut assignments) {
@@ -203,27 +210,14 @@ impl Scheduler {
         scheduled
     }
 
-    /// For repairs that find their nodes alone: the links that each takes, as if its nodes were drawn at random. On average they carry as
-    /// many streams as the actual ones. Empty for all others.
-    pub fn likely_lines(&mut self, batch: &[Open], cluster: &Cluster<'_>, rng: &mut dyn RngCore) -> Vec<Vec<Line>> {
-        if self.assigning != Assigning::Alone {
-            return vec![Vec::new(); batch.len()];
-        }
-        let mut random = Self {
-            assigning: Assigning::Random,
-            prefer: self.prefer,
-            scheme: self.scheme.clone(),
-            carried: BTreeMap::new(),
-            stamps: baseline::Stamps::default(),
-            known: mem::take(&mut self.known),
-            told: None,
-        };
-        let drawn = random.batch(batch, cluster, rng);
-        self.known = random.known;
-        drawn.into_iter().map(|it| it.map(|it| it.lines).unwrap_or_default()).collect()
-    }
-
-    fn assign(&mut self, repairs: &[Repair], nodes: &Nodes, rng: &mut dyn RngCore) -> Option<Vec<Assignment>> {
+    /// `dependent`: of each repair, the sets of nodes that must not all help ([`Parts::dependent`]).
+    fn assign(
+        &mut self,
+        repairs: &[Repair],
+        dependent: &[Vec<Vec<u32>>],
+        nodes: &Nodes,
+        rng: &mut dyn RngCore,
+    ) -> Option<Vec<Assignment>> {
         let count = nodes.ids.len();
         match self.assigning {
             Assigning::Alone => None,
@@ -235,7 +229,8 @@ impl Scheduler {
                 let of_racks = nodes.racks.iter().map(|rack| carried(&Place::Rack(Arc::clone(rack))));
                 let of_racks: Vec<Load> = of_racks.take(nodes.speeds.racks().count()).collect();
                 // Only differences matter, and small numbers keep the flow fast.
-                balance(repairs, &[above_least(&of_nodes), above_least(&of_racks)].concat(), &nodes.speeds)
+                let before = [above_least(&of_nodes), above_least(&of_racks)].concat();
+                balanced(repairs, dependent, &before, &nodes.speeds)
             }
         }
     }
@@ -251,15 +246,16 @@ impl Scheduler {
             for (load, node) in part.vertices.iter().zip(chosen) {
                 let at = *node as usize;
                 *self.carried.entry(Place::Node(id(node)?)).or_default() += *load;
-                let time = |load: Load| nodes.speeds.busier(at, &load);
-                lines.push(Line { at: Place::Node(id(node)?), up: time(load.only_up()), down: time(load.only_down()) });
+                let [up, down, disk] =
+                    [load.only_up(), load.only_down(), load.only_disk()].map(|it| nodes.speeds.busier(at, &it));
+                lines.push(Line { at: Place::Node(id(node)?), up, down, disk });
             }
         }
         let racks = nodes.speeds.racks();
         for (number, load) in racks.loads(repair, assignment) {
             *self.carried.entry(rack(number)?).or_default() += load;
             let time = |load: Load| racks.busier(number, &load);
-            lines.push(Line { at: rack(number)?, up: time(load.only_up()), down: time(load.only_down()) });
+            lines.push(Line { at: rack(number)?, up: time(load.only_up()), down: time(load.only_down()), disk: 0 });
         }
         let helpers = helpers.iter().flatten().filter_map(id).collect();
         Some(Scheduled { scheme: candidate.scheme.to_owned(), helpers, homes, lines, round: 0 })
@@ -312,7 +308,7 @@ impl Scheduler {
         let received = all.iter().filter_map(|node| nodes.ids.get(*node as usize)).map(|node| i128::from(carried(node).down));
         let mean = received.sum::<i128>() / all.len().max(1) as i128;
         let ahead = nodes.ids.iter().map(|node| i128::from(carried(node).up) - mean).collect();
-        Carriers { destinations: reached.len(), all: all.len(), ahead }
+        Carriers { destinations: reached.len(), all, ahead }
     }
 
     /// The parts of a repair by each scheme that can do it.
@@ -349,7 +345,7 @@ impl Scheduler {
     }
 
     /// What the repairs of all batches need at least, for a scheduler that is [`Self::summarized`]. `carried`: what each
-    /// node and each rack sends and receives.
+    /// node and each rack sends and receives, and what disks carry.
     pub fn summary(&self, mut carried: BTreeMap<Place, Load>, cluster: &Cluster<'_>) -> Summary {
         let nodes = Nodes::of(cluster);
         let told = self.told.iter().flatten();
@@ -369,14 +365,6 @@ impl Scheduler {
     pub fn carried(&self) -> &BTreeMap<Place, Load> {
         &self.carried
     }
-}
-
-/// What each carries more than the one that carries least.
-fn above_least(loads: &[Load]) -> Vec<Load> {
-    let least = |of: fn(&Load) -> u64| loads.iter().map(of).min().unwrap_or(0);
-    let least = Load { up: least(|load| load.up), down: least(|load| load.down) };
-    let above = |load: &Load| Load { up: load.up - least.up, down: load.down - least.down };
-    loads.iter().map(above).collect()
 }
 
 impl Nodes {
@@ -401,7 +389,14 @@ impl Nodes {
             (rate(&network.rack_up_bytes_per_s), rate(&network.rack_down_bytes_per_s))
         };
         let of_racks: Vec<(Option<f64>, Option<f64>)> = racks.iter().map(of_rack).collect();
-        let speeds = Speeds::with_racks(&rates, facts.iter().map(|facts: &Facts| facts.rack).collect(), &of_racks);
+        let known = |node: &NodeId| network.disk_bytes_per_s.get(&Party::Node(*node)).copied();
+        let mut all_known: Vec<f64> = ids.iter().filter_map(known).collect();
+        all_known.sort_by(f64::total_cmp);
+        // Without a rate, as after a restart of its agent, a node would get what others are spared. A few rates say nothing of the others.
+        let usual = all_known.get(all_known.len() / 2).copied().filter(|_| 2 * all_known.len() >= view.up_count());
+        let of_disks: Vec<Option<f64>> = ids.iter().map(|node| known(node).or(usual)).collect();
+        let speeds = Speeds::with_racks(&rates, facts.iter().map(|facts: &Facts| facts.rack).collect(), &of_racks)
+            .and_disks(&rates, &of_disks);
         Self { ids, facts, racks, speeds }
     }
 
@@ -411,11 +406,12 @@ impl Nodes {
         let rack = |node: u32| self.facts.get(node as usize).map(|facts| facts.rack);
         let home = assignment.last().and_then(|root| root.first()).and_then(|node| rack(*node));
         for (part, chosen) in repair.parts.iter().zip(assignment) {
-            let mut loads: Vec<Load> = part.vertices.clone();
-            loads.sort_unstable_by_key(|load| (load.up, load.down));
+            let seen = |load: &Load| self.speeds.seen(*load);
+            let mut loads: Vec<Load> = part.vertices.iter().map(seen).collect();
+            loads.sort_unstable_by_key(|load| (load.up, load.down, load.disk));
             loads.dedup();
             for load in loads {
-                let same: Vec<usize> = (0..chosen.len()).filter(|at| part.vertices[*at] == load).collect();
+                let same: Vec<usize> = (0..chosen.len()).filter(|at| seen(&part.vertices[*at]) == load).collect();
                 let mut nodes: Vec<u32> = same.iter().map(|at| chosen[*at]).collect();
                 nodes.sort_unstable_by_key(|node| (rack(*node) == home, rack(*node), *node));
                 same.into_iter().zip(nodes).for_each(|(at, node)| chosen[at] = node);
@@ -425,6 +421,10 @@ impl Nodes {
 
     fn number(&self, node: NodeId) -> Option<u32> {
         self.ids.binary_search(&node).ok().map(|at| at as u32)
+    }
+
+    fn repair(&self, candidate: &Candidate, open: &Open, destinations: Vec<u32>) -> Repair {
+        candidate.parts.repair(candidate.scale, |index| self.home(open, index), Candidates::These(destinations))
     }
 
     fn home(&self, open: &Open, index: u8) -> u32 {

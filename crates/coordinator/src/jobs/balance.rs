@@ -10,7 +10,7 @@ use super::{
     runner::{Passes, Runner},
 };
 use crate::{
-    limit,
+    limit::Longest,
     pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{Told, owner::Of, shares::Shares},
     shared::Shared,
@@ -18,10 +18,16 @@ use crate::{
     validate,
 };
 use futures::stream;
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 use tonic::async_trait;
 use weft_control::{
-    busiest::{busiest, most_at_a_node},
     health::BadBlocks,
     job::{Again, Counted, Passed},
     leveling::{Level, Leveling, Move, Moves, Stored, Sum, Tolerances},
@@ -65,20 +71,19 @@ pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::BalanceRequest) ->
     let view = shared.members.view();
     let network = shared.network_of_helpers();
     let loads = leveling.loads(&network);
-    let free = busiest(&loads, &network, |_| limit::Bounds::default());
-    let (limit, bounds) = limit::in_force(shared, most_at_a_node(&loads));
-    let limited = busiest(&loads, &network, bounds).filter(|_| !limit.is_empty());
+    let Longest { free, limit, limited } = Longest::of(shared, &loads, &network);
     let disk = |level: &Level| {
         let v1::DiskName { node, name, disk, path } = disk_name(&view, level.home);
         let (capacity_bytes, bytes, after_bytes) = (level.capacity_bytes, level.bytes, leveling.after(level));
         v1::DiskLevel { node, name, disk, path, capacity_bytes, bytes, after_bytes }
     };
     let node = |(place, load): (&Place, &Load)| match place {
-        Place::Node(node) => {
-            let (name, Load { up: sends_bytes, down: receives_bytes }) = (view.name(*node), *load);
+        // Moves between disks of a node take no link.
+        Place::Node(node) if load.busier() > 0 => {
+            let (name, Load { up: sends_bytes, down: receives_bytes, .. }) = (view.name(*node), *load);
             Some(v1::NodeTraffic { node: node.0, name, sends_bytes, receives_bytes })
         }
-        Place::Rack(_) => None,
+        _ => None,
     };
     let (sums, further_moves) = leveling.sums();
     let moves = |sum: &Sum| v1::DiskMoves {
@@ -203,6 +208,35 @@ impl BalanceJob {
         let rebuilt = of.rebuild(shared, (stripe, lost), &self.shares, change, tell).await?;
         Ok(Some((of, rebuilt)))
     }
+
+    /// The same without blocks that could not be moved because they are gone.
+    async fn stripe_as_it_is(&self, control: &Control, moves: &Moves) -> Result<Option<(Of, Rebuilt)>> {
+        let moved = self.stripe(control, moves).await;
+        let is_left = match &moved {
+            Ok(Some((_, rebuilt))) => !rebuilt.left.is_empty(),
+            Ok(None) => false,
+            Err(_) => true,
+        };
+        if !is_left || !self.is_gone(moves).await {
+            return moved;
+        }
+        match moved {
+            // Some were committed before that.
+            Ok(Some((of, rebuilt))) if !rebuilt.blocks.is_empty() => Ok(Some((of, Rebuilt { left: Vec::new(), ..rebuilt }))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether none of these blocks is where it was, because the object was removed, overwritten or converted; false if that cannot be looked up.
+    async fn is_gone(&self, moves: &Moves) -> bool {
+        match self.shared.meta.stripe(moves.stripe).await {
+            Ok(stripe) => {
+                let is_there = |it: &Move| stripe.find(it.index, it.copy).is_some_and(|placed| placed.home == it.from);
+                !moves.blocks.iter().any(is_there)
+            }
+            Err(error) => matches!(error, MetaError::NotFound(_)),
+        }
+    }
 }
 
 #[async_trait]
@@ -227,6 +261,8 @@ impl Passes for BalanceJob {
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let moves = mem::take(&mut self.moves);
         let (work, control, concurrency) = (&*self, runner.control, self.concurrency(&moves));
+        let skipped = &AtomicU64::new(0);
+        let done_before = control.live().job.progress().done.blocks;
         let gate = &Gate::of_all(moves.into_iter().map(|moves| {
             let lines = moves.lines();
             (moves, lines)
@@ -234,14 +270,19 @@ impl Passes for BalanceJob {
         let all = stream::unfold((), |()| async { gate.next().await.map(|next| (Ok(next), ())) });
         let stripe = |(ticket, moves): (_, Moves)| async move {
             control.live().moving.insert(moves.stripe.0, 0);
-            let moved = work.stripe(control, &moves).await;
+            let moved = work.stripe_as_it_is(control, &moves).await;
+            if matches!(moved, Ok(None)) {
+                skipped.fetch_add(moves.blocks.len() as u64, Relaxed);
+            }
             gate.ended(ticket);
             control.live().moving.remove(&moves.stripe.0);
             take(&work.shared, control, &moves, moved)
         };
         let (passed, again) = runner.all(concurrency, all, || false, stripe).await?;
         // The moves that were not planned yet are no failures.
-        Ok((passed, if work.is_cut { again.max(Again::MadeWay) } else { again }))
+        let again = if work.is_cut { again.max(Again::MadeWay) } else { again };
+        let done = control.live().job.progress().done.blocks.saturating_sub(done_before);
+        Ok((passed, again.after_skips(skipped.load(Relaxed), done)))
     }
 }
 
@@ -249,8 +290,8 @@ impl Passes for BalanceJob {
 fn take(shared: &Shared, control: &Control, moves: &Moves, moved: Result<Option<(Of, Rebuilt)>>) -> Again {
     let mut live = control.live();
     let (object, rebuilt, error) = match moved {
-        // The stripe has changed since the plan. The next plan may find another one.
-        Ok(None) => return Again::Perhaps,
+        // The stripe has changed since the plan. The next plan finds another one, and is no further attempt as long as more others succeed.
+        Ok(None) => return Again::MadeWay,
         Ok(Some((of, rebuilt))) => {
             let why = rebuilt.left.first().map(|(_, why)| Error::unavailable(why));
             (of.name.to_string(), rebuilt, why)

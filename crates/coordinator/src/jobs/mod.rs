@@ -14,10 +14,7 @@ pub(crate) mod pressure;
 mod runner;
 pub(crate) mod scrub;
 
-use crate::{
-    limit,
-    shared::{Shared, until_stopped},
-};
+use crate::{limit, shared::Shared, tasks};
 use balance::BalanceJob;
 use control::{Control, Live};
 use conversion::ConversionJob;
@@ -113,10 +110,10 @@ fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live), converts, kind });
     shared.jobs.lock().insert(job.id, Arc::clone(&control));
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
-    tokio::spawn(until_stopped(stopped, async move {
+    tasks::start_until_stopped(stopped, async move {
         let _working = Working { shared: &shared, job: job.id };
         Runner::new(&shared, job.id, &control).run(work.as_mut()).await;
-    }));
+    });
 }
 
 /// Dropping it removes the job from the running ones.

@@ -6,13 +6,16 @@ use super::{
 };
 use crate::{rebuild::owner::Of, shared::Shared};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::time::MissedTickBehavior;
+use tokio::{
+    sync::MutexGuard,
+    time::{MissedTickBehavior, timeout},
+};
 use weft_control::{
     crowding::{self, Racks},
     moved::{Step, Walked, is_copy, is_lost_there},
 };
 use weft_meta::{FollowDisk, FollowedBlocks, MetaError};
-use weft_types::{BlockId, DiskNumber, Home, Result, StripeId, counted};
+use weft_types::{BlockId, DiskNumber, Error, Home, NodeId, Result, StripeId, StripeRecord, counted};
 
 /// How often to look.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,6 +25,8 @@ const BLOCKS_PER_STEP: u32 = 256;
 const STEPS_PER_LOOK: usize = 40;
 /// The pause between two steps, which leaves time for other work of the metadata.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
+/// How long a write in place waits for the agent that a disk was moved to. It has a few seconds to take the disk in before its first heartbeat.
+const JOIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Works for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -52,7 +57,12 @@ fn call(shared: &Shared) {
                     copies.insert(key.clone());
                 }
             }
-            match judged(shared, &name, &it.disk, copies.contains(&key)) {
+            let copy = copies.contains(&key);
+            if copy && !it.copy {
+                // Its agent remembers it, also for the next coordinator.
+                called.insert(*node);
+            }
+            match judged(shared, &name, &it.disk, copy) {
                 Some(Err(why)) => it.why = why,
                 // It may have been forgotten where it was.
                 Some(Ok(_)) | None => drop(called.insert(*node)),
@@ -103,9 +113,9 @@ async fn follow(shared: &Shared, from: Home) -> Result<()> {
 async fn step(shared: &Shared, from: Home, after: Option<BlockId>, unchecked: bool) -> Result<bool> {
     // A registration may move the disk on, and a check of the new node's blocks may just end.
     let recording = shared.members.recording.lock().await;
-    let Some(to) = shared.members.moved_to(from) else { return Ok(false) };
-    let followed = shared.meta.follow_disk(shared.epoch, FollowDisk { from, after, limit: BLOCKS_PER_STEP, unchecked }).await;
-    let FollowedBlocks { moved, stayed, last, more, complete } = match followed {
+    let Some(to) = shared.members.moved_to(from).filter(|to| !is_joining(shared, to.node)) else { return Ok(false) };
+    let next = FollowDisk { from, after, limit: BLOCKS_PER_STEP, unchecked, only: None };
+    let FollowedBlocks { moved, stayed, last, more, complete } = match shared.meta.follow_disk(shared.epoch, next).await {
         // The call of before may have been completed although it failed.
         Err(MetaError::NotFound(_)) => FollowedBlocks { complete: true, ..FollowedBlocks::default() },
         followed => followed.map_err(|error| shared.meta_error(error))?,
@@ -131,6 +141,46 @@ async fn step(shared: &Shared, from: Home, after: Option<BlockId>, unchecked: bo
         tracing::info!(disk = from.disk.0, node = %shared.members.name(from.node), "nothing is left where a moved disk was: it is forgotten there");
     }
     Ok(more)
+}
+
+/// Lets the blocks of a stripe follow their disks at once, where their turn has not come: they are about to be given up as lost. Returns whether
+/// any has. The caller asks the new node for them: after the first walk, only it finds that one is not there.
+pub(crate) async fn follow_stripe(shared: &Shared, stripe: &StripeRecord) -> Result<bool> {
+    let blocks = stripe.all().map(|(index, placed)| (placed.home, stripe.id_of(index, placed)));
+    let moved: Vec<(Home, BlockId)> = blocks.filter(|(from, _)| shared.members.moved_to(*from).is_some()).collect();
+    let mut has_moved = false;
+    for (from, block) in moved {
+        let _recording = recording_joined(shared, from).await?;
+        let step = FollowDisk { from, after: None, limit: 1, unchecked: false, only: Some(block) };
+        has_moved |= match shared.meta.follow_disk(shared.epoch, step).await {
+            // It has followed just now, and nothing is left there.
+            Err(MetaError::NotFound(_)) => true,
+            followed => !followed.map_err(|error| shared.meta_error(error))?.moved.is_empty(),
+        };
+    }
+    Ok(has_moved)
+}
+
+/// Takes `recording` once the agent that a disk was moved to knows that the disk is its own: until then it would say that blocks are not there.
+async fn recording_joined(shared: &Shared, from: Home) -> Result<MutexGuard<'_, ()>> {
+    let joined = async {
+        loop {
+            // A registration may be about to end.
+            let recording = shared.members.recording.lock().await;
+            if shared.members.moved_to(from).is_none_or(|to| !is_joining(shared, to.node)) {
+                return recording;
+            }
+            drop(recording);
+            tokio::time::sleep(STEP_PAUSE).await;
+        }
+    };
+    let late = |_| Error::retry("a node is still taking a disk with a block of the stripe in, which was moved to it: try again");
+    timeout(JOIN_PATIENCE, joined).await.map_err(late)
+}
+
+/// Whether a node has taken a disk over and its agent may not know it yet. One that is down does not answer anyway.
+fn is_joining(shared: &Shared, node: NodeId) -> bool {
+    shared.members.is_up(node) && shared.moved.lock().joining.contains(&shared.members.name(node))
 }
 
 fn tell(shared: &Shared, (from, to): (Home, Home), Walked { moved, stayed }: Walked, crowded: usize) {

@@ -2,11 +2,7 @@
 //! which decides when that is, and what happens to later blocks.
 
 use super::late_plans::Place;
-use crate::{
-    pages::Stripes,
-    shared::{Shared, until_stopped},
-    supervise::handle::PlanHandle,
-};
+use crate::{pages::Stripes, shared::Shared, supervise::handle::PlanHandle, tasks};
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::watch, task::JoinHandle};
 use weft_control::{
@@ -105,7 +101,7 @@ impl Bringing {
         self.on(shared, Event::StripeEnded(has_ended), World { view: &shared.members.view(), report: &report }).await;
         let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
         if self.place.is_some() {
-            tokio::spawn(until_stopped(stopped, async move { self.follow(&shared).await }));
+            tasks::start_until_stopped(stopped, async move { self.follow(&shared).await });
         }
     }
 

@@ -14,6 +14,7 @@ use crate::{
     membership,
     shared::Shared,
     sign::{Signed, SignedTask},
+    tasks,
     updates::settle,
 };
 use active::Active;
@@ -79,7 +80,7 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
             opening::Action::LetGo { open, unknown } => {
                 for task in unknown.iter().filter_map(|node| signed.agents.get(node)) {
                     let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
-                    tokio::spawn(async move { cancel(&shared, plan, &session, false).await });
+                    tasks::start(async move { cancel(&shared, plan, &session, false).await });
                 }
                 let open = open.iter().filter_map(|node| signed.agents.get(node));
                 // The next attempt opens the same plan.
@@ -133,7 +134,7 @@ pub(crate) async fn start(
         if let Some(Ok(Some(v1::TaskEvent { event: Some(v1::task_event::Event::Started(told)) }))) = &first {
             pages.extend(told.pages.iter().take(UNITS_OF_TASK_MAX).map(|unit| (node, unit.clone())));
         }
-        drop(tokio::spawn(forward(node, stream, first, sender.clone())));
+        drop(tasks::start(forward(node, stream, first, sender.clone())));
     }
     let (shared, started_at) = (Arc::clone(shared), shared.started.now());
     let Signed { agents: tasks, moving, .. } = signed;
@@ -264,7 +265,7 @@ impl Running {
     fn cancel_one(&self, node: NodeId) {
         if let Some(task) = self.tasks.get(&node) {
             let (shared, plan, session) = (Arc::clone(&self.shared), self.plan, task.session.clone());
-            tokio::spawn(async move { cancel(&shared, plan, &session, false).await });
+            tasks::start(async move { cancel(&shared, plan, &session, false).await });
         }
     }
 

@@ -10,9 +10,10 @@ use super::{
     tell::{describe, homes_of, node_of},
 };
 use crate::{
+    moved::follow::follow_stripe,
     rebuild::{owner::Of, shares::Shares},
     shared::Shared,
-    validate,
+    tasks, validate,
 };
 use rand::Rng;
 use std::{
@@ -24,7 +25,8 @@ use weft_control::rebuild::lost_blocks;
 use weft_meta::{ObjectRecord, OpenStripe, TermRecord, TermState};
 use weft_proto::{GROWTH_SINCE, ROUTES_SINCE, UpdateRights, v1};
 use weft_types::{
-    BlockId, Error, Reaction, Result, StripeId, StripeRecord, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, UploadId, human_bytes,
+    BlockId, BlockState, Error, Reaction, Result, StripeId, StripeRecord, UPDATE_BYTES_MAX, UPDATE_BYTES_USUAL, UploadId,
+    human_bytes,
 };
 use weft_update::{Sealed, Session};
 
@@ -81,15 +83,15 @@ async fn opened(shared: &Arc<Shared>, id: StripeId, (failed_term, reaches): (u64
     shared.until_nodes_are_back().await;
     let (shared, failed) = (Arc::clone(shared), failed_term);
     // It is not interrupted when the client goes away.
-    let work = tokio::spawn(async move {
+    let work = async move {
         seal_failed(&shared, id, failed).await?;
         let Ok(_claim) = tokio::time::timeout(REBUILD_WITHIN, shared.claims.claim(id)).await else {
             return Err(Error::retry("the stripe's lost blocks are being rebuilt: try again"));
         };
         let _turn = shared.updates.turns.claim(id).await;
         open_in_turn(&shared, id, reaches).await
-    });
-    work.await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not opened for updates: {error}"))))
+    };
+    tasks::to_the_end("a stripe was not opened for updates", work).await
 }
 
 /// The term of a stripe that takes updates.
@@ -117,7 +119,7 @@ async fn seal_failed(shared: &Arc<Shared>, id: StripeId, failed_term: u64) -> Re
         settle_now(shared, id, Demand::Request).await?;
     }
     let (shared, (begun, has_begun)) = (Arc::clone(shared), oneshot::channel());
-    tokio::spawn(async move {
+    tasks::start(async move {
         let _claim = shared.claims.claim(id).await;
         // Its caller may no longer wait.
         let _gone = begun.send(());
@@ -196,18 +198,27 @@ async fn open_in_turn(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Resul
 /// Records that a stripe is being opened, and that it grows if it holds fewer bytes than `reaches`.
 async fn begin(shared: &Arc<Shared>, id: StripeId, reaches: u64) -> Result<TermRecord> {
     let record = shared.meta.stripe_term(id).await.map_err(|error| shared.meta_error(error))?;
-    let (stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
+    let (mut stripe, code) = found(shared, id).await?.ok_or_else(|| Error::not_found(format!("stripe {id} no longer exists")))?;
+    if follow_stripe(shared, &stripe).await? {
+        stripe = self::stripe(shared, id).await?;
+    }
     let (members, holds) = ready(shared, (&stripe, &code), record.as_ref()).await?;
     let grows_to = append::growth(shared, &stripe, &members, reaches)?.max(grown(shared, &stripe, &members, holds));
     let before = record.map(|record| record.term);
     let (now_ms, garbage_not_before_ms) = (shared.updates_now_ms(), shared.garbage_not_before_ms());
     let homes = homes_of(&stripe, &members);
+    let good = stripe.all().filter(|(_, placed)| placed.state == BlockState::Ok);
+    let left_out = good.map(|(index, placed)| stripe.id_of(index, placed)).filter(|block| !members.contains(block));
+    shared.updates.silent.left_out(shared, &stripe, left_out);
     let open = OpenStripe { stripe: id, before, members, now_ms, garbage_not_before_ms, grows_to };
     // From here on nothing plans for it without settling it.
     shared.updates.opens(id, homes, shared.started.now());
     shared.updates.set(id, Phase::Open, shared.idle_at());
     match shared.meta.open_stripe(shared.epoch, open).await {
-        Ok(record) => Ok(record),
+        Ok(record) => {
+            shared.updates.begins(id);
+            Ok(record)
+        }
         Err(error) => {
             // Whatever is stored, it was not opened here.
             settle_now(shared, id, Demand::Request).await?;

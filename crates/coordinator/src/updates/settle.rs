@@ -7,7 +7,7 @@ use super::{
     state::Phase,
     tell::{describe, encode_block, node_of},
 };
-use crate::{compute::compute, shared::Shared};
+use crate::{compute::compute, shared::Shared, tasks};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -108,7 +108,7 @@ pub(super) async fn in_turn(shared: &Arc<Shared>, stripe: StripeId, demand: Dema
         }
         settle_now(&shared, stripe, demand).await
     };
-    tokio::spawn(work).await.unwrap_or_else(|error| Err(Error::fatal(format!("a stripe was not settled: {error}"))))
+    tasks::to_the_end("a stripe was not settled", work).await
 }
 
 /// Settles and closes a stripe whose turn it is.
@@ -218,6 +218,8 @@ async fn seal(
     loop {
         step = match step {
             Step::Save { before, term } => {
+                let left_out = before.sealed.members.iter().copied().filter(|block| !term.sealed.members.contains(block));
+                shared.updates.silent.left_out(shared, stripe, left_out);
                 let not_before_ms = shared.garbage_not_before_ms();
                 let saved = shared.meta.save_term(shared.epoch, stripe.id, before, term, not_before_ms).await;
                 saved.map_err(|error| shared.meta_error(error))?;

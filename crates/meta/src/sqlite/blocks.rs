@@ -1,7 +1,7 @@
 //! Single blocks: allocation, repair, and bad blocks.
 
 use super::{departures, rows, terms};
-use crate::{Allocation, Bad, Marked, MetaError, NewRepair, Result};
+use crate::{Allocation, Bad, Marked, MetaError, NewRepair, Result, kept};
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
@@ -23,6 +23,11 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
         )));
     }
     terms::require_settled(tx, new.stripe)?;
+    // From now on, an opening gives the allocation up. So nothing is committed that was made from an earlier record.
+    if new.term.is_some_and(|planned| planned != stripe.seq.term()) {
+        let id = new.stripe;
+        return Err(MetaError::Conflict(format!("stripe {id} was updated since the repair was planned: plan it again")));
+    }
     if !stripe.blocks.contains_key(&new.index) || new.copy >= REPLICAS_MAX {
         return Err(no_block(&stripe, new.index, new.copy));
     }
@@ -67,7 +72,8 @@ pub(super) fn commit(
         .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed during the repair", block.stripe)))?;
     terms::require_settled(tx, block.stripe)?;
     let is_unknown = stripe.checksums_of(block.index).is_none() && usize::from(block.index) < stripe.checksums.len();
-    let is_whole = checksums.len() as u64 == stripe.layout.checksum_units(block.index.into());
+    let is_right = stripe.kept.get(&block.index).is_none_or(|known| kept::agrees(known, checksums));
+    let is_whole = is_right && checksums.len() as u64 == stripe.layout.checksum_units(block.index.into());
     if stripe.checksums_of(block.index) != Some(checksums) && !(is_unknown && is_whole) {
         return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums differ from the recorded ones")));
     }
@@ -96,9 +102,20 @@ pub(super) fn commit(
     rows::set_corrupt(tx, block, &[])?;
     if let Some(recorded) = stripe.checksums.get_mut(usize::from(block.index)).filter(|_| is_unknown) {
         *recorded = checksums.to_vec();
+        stripe.kept.remove(&block.index);
         rows::set_checksums(tx, &stripe)?;
     }
     Ok(stripe)
+}
+
+pub(super) fn forget_kept(tx: &Transaction<'_>, id: StripeId, term: u64, index: u8) -> Result<bool> {
+    let found = rows::find_stripe(tx, id)?.filter(|stripe| stripe.seq.term() == term);
+    let Some(mut stripe) = found else { return Ok(false) };
+    let was_known = stripe.kept.remove(&index).is_some();
+    if was_known {
+        rows::set_checksums(tx, &stripe)?;
+    }
+    Ok(was_known)
 }
 
 /// Drops all copies of a stripe's blocks except one of each, which must be good.

@@ -107,9 +107,13 @@ impl SqliteMeta {
         F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
     {
         let answer = self.writer.enqueue(change);
-        let writer = Arc::clone(&self.writer);
-        self.mode.run(move || writer.commit_waiting()).await?;
+        self.commit_waiting().await?;
         answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction was aborted".into())))
+    }
+
+    async fn commit_waiting(&self) -> Result<()> {
+        let writer = Arc::clone(&self.writer);
+        self.mode.run(move || writer.commit_waiting()).await
     }
 
     /// A query on the writing connection, the only one that sees what [`feed`] records.

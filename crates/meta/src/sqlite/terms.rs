@@ -1,7 +1,7 @@
 //! Stripes that are open for updates in place, or were a while ago.
 
 use super::{blocks, rows};
-use crate::{AdoptStripe, Adopted, MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, packed};
+use crate::{AdoptStripe, Adopted, MetaError, OpenStripe, Page, Result, SettleStripe, TermRecord, TermState, kept, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_types::{
@@ -93,7 +93,13 @@ fn grow(tx: &Transaction<'_>, stripe: &mut StripeRecord, data_len: u64) -> Resul
     for (index, units) in (0..).zip(&mut stripe.checksums).filter(|(_, units)| !units.is_empty()) {
         *units = lengthened(units, before.block_len(index), stripe.layout.block_len(index));
     }
-    let (layout, units) = (packed::pack_layout(&stripe.layout)?, packed::pack_checksums(&stripe.checksums)?);
+    for (index, known) in &mut stripe.kept {
+        let units: Vec<u32> = known.iter().map(|unit| unit.unwrap_or_default()).collect();
+        let longer = lengthened(&units, before.block_len((*index).into()), stripe.layout.block_len((*index).into()));
+        let is_known = |unit: usize| known.get(unit).is_none_or(Option::is_some);
+        *known = longer.into_iter().enumerate().map(|(unit, sum)| is_known(unit).then_some(sum)).collect();
+    }
+    let (layout, units) = (packed::pack_layout(&stripe.layout)?, packed::pack_units(stripe)?);
     tx.prepare_cached("UPDATE stripes SET layout = ?2, units = ?3 WHERE id = ?1")?.execute((stripe.id.0, layout, units))?;
     Ok(())
 }
@@ -251,13 +257,14 @@ fn record_content(
     if !checksums.keys().eq(&indexes) || !checksums.iter().all(is_whole) {
         return Err(MetaError::Refused(format!("the checksums of stripe {id} are not those of the blocks that are settled")));
     }
+    stripe.kept = kept::kept(stripe, checksums, vector);
     let placed: BTreeSet<u8> = stripe.blocks.keys().copied().collect();
     for (index, recorded) in (0..=u8::MAX).zip(&mut stripe.checksums).filter(|(index, _)| placed.contains(index)) {
         *recorded = checksums.get(&index).cloned().unwrap_or_default();
     }
     let counts = (0..=u8::MAX).take(stripe.layout.k as usize).map(|stream| vector.get(&stream).copied().unwrap_or(0)).collect();
     stripe.seq = Seq::new(*term, counts);
-    let (counts, units) = (packed::pack_counts(stripe.seq.counts())?, packed::pack_checksums(&stripe.checksums)?);
+    let (counts, units) = (packed::pack_counts(stripe.seq.counts())?, packed::pack_units(stripe)?);
     let sql = "UPDATE stripes SET term = ?2, counts = ?3, units = ?4 WHERE id = ?1";
     tx.prepare_cached(sql)?.execute((id.0, term, counts, units))?;
     Ok(())

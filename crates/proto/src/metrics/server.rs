@@ -83,33 +83,34 @@ impl Server {
 
     /// Serves until `stopped`.
     pub async fn serve(self, source: Arc<dyn Scraped>, stopped: impl Future<Output = ()>) {
-        let (room, one_at_a_time) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(Mutex::new(())));
-        let mut connections = JoinSet::new();
-        let accept_all = async {
-            loop {
-                // The semaphore is never closed.
-                let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
-                while connections.try_join_next().is_some() {}
-                match self.listener.accept().await {
-                    Ok((stream, _)) => {
-                        let (source, turn) = (Arc::clone(&source), Arc::clone(&one_at_a_time));
-                        connections.spawn(async move {
-                            // A client that is slow is cut off.
-                            let _ended = timeout(CONNECTION_TIME_MAX, answer_one(stream, source, turn)).await;
-                            drop(place);
-                        });
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection for metrics");
-                        tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
-                    }
-                }
-            }
-        };
         tokio::select! {
             biased;
             () = stopped => {}
-            () = accept_all => {}
+            () = self.accept_all(source) => {}
+        }
+    }
+
+    async fn accept_all(self, source: Arc<dyn Scraped>) {
+        let (room, one_at_a_time) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(Mutex::new(())));
+        let mut connections = JoinSet::new();
+        loop {
+            // The semaphore is never closed.
+            let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+            while connections.try_join_next().is_some() {}
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let (source, turn) = (Arc::clone(&source), Arc::clone(&one_at_a_time));
+                    connections.spawn(async move {
+                        // A client that is slow is cut off.
+                        let _ended = timeout(CONNECTION_TIME_MAX, answer_one(stream, source, turn)).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection for metrics");
+                    tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                }
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::Rebuild;
 use crate::{
     rebuild::{
-        Action, Lost, World,
+        Action, Arriving, Lost, World,
         avoided::{DISPUTES_MAX, is_known_bad, knows_bad_blocks},
         doubts::Doubts,
         homes::Others,
@@ -39,6 +39,7 @@ impl Rebuild {
                     self.failure = Some(error);
                     self.go_on(world);
                 } else {
+                    self.forget_kept();
                     let error = self.doubts.error.take().unwrap_or(error);
                     self.leave_wrong(error, world.view);
                 }
@@ -56,6 +57,9 @@ impl Rebuild {
             if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
                 wrong.push((new.block, new.home.node));
             }
+        }
+        for (block, home) in &wrong {
+            self.doubts.saw(block.index, report.stored(*block, *home).map(|stored| stored.checksums.clone()));
         }
         if let Some((block, _)) = wrong.first() {
             let error = self.request.not_what_was_lost(*block, reads, world.view);
@@ -95,6 +99,7 @@ impl Rebuild {
             Failure::Wrong => {
                 let error = self.doubts.error.clone().unwrap_or_else(|| Error::corrupt("the rebuilt block is wrong"));
                 if !self.doubt_others(world) {
+                    self.forget_kept();
                     self.suspect(self.doubts.only_home().into_iter().collect());
                     return self.leave_wrong(error, world.view);
                 }
@@ -123,6 +128,16 @@ impl Rebuild {
         self.doubts.given_up = Some(error);
         self.actions.push(Action::Release { block, may_be_written: true });
         self.state = State::Releasing;
+    }
+
+    /// All helpers and several homes agree on a block, and only what is known of it differs: that is forgotten, so that the next rebuild succeeds.
+    fn forget_kept(&mut self) {
+        let Some(index) = self.doubts.same_everywhere() else { return };
+        let is_known = |new: &Arriving| new.block.index == index && new.expected.is_none() && !new.known.is_empty();
+        if let Some(new) = self.arriving.iter().find(|new| is_known(new)) {
+            let why = format!("what was known of block {} from before updates is wrong: it is forgotten", new.block);
+            self.actions.extend([Action::Warn(why), Action::ForgetKept { index }]);
+        }
     }
 
     /// Chooses whom the next plan does without, after a wrong result. Returns whether there is a plan that was not tried.

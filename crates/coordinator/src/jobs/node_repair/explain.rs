@@ -8,6 +8,7 @@ use crate::{
     compute::compute,
     repair::{Events, event},
     shared::{Shared, while_read},
+    tasks,
 };
 use std::{
     collections::BTreeMap,
@@ -40,7 +41,7 @@ pub(crate) fn explain(
     let turn = shared.jobs.explain_turn()?;
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);
-    tokio::spawn(async move {
+    tasks::start(async move {
         // It must not wait either for a caller that does not read.
         let work = tokio::time::timeout(EXPLAINED_FOR_MAX, tell(&shared, &asked, &events));
         while_read(&events, async { drop(work.await) }).await;
@@ -117,7 +118,7 @@ impl NodeRepairJob {
         Ok(Some((Explained { planned, shown }, warnings)))
     }
 
-    /// Adds what each node and each rack sends and receives by a plan.
+    /// Adds what each node and each rack sends and receives by a plan, and what the nodes' disks carry.
     fn add(&self, loads: &mut BTreeMap<Place, Load>, planned: &planning::Planned) -> Result<()> {
         let view = self.shared.members.view();
         for ((from, to), bytes) in weft_plan::transfers(&planned.plan)? {
@@ -135,6 +136,11 @@ impl NodeRepairJob {
                 _ => {}
             }
         }
+        for of in weft_plan::cost(&planned.plan)?.parties {
+            if let Some(node) = of.party.node() {
+                loads.entry(Place::Node(node)).or_default().disk += of.disk_bytes();
+            }
+        }
         Ok(())
     }
 
@@ -144,9 +150,9 @@ impl NodeRepairJob {
         let cluster = Cluster { view: &view, network: &network, patterns: self.shared.known.patterns_of_repairs() };
         let Summary { loads, busiest, bound } = compute(|| self.scheduler().summary(loads, &cluster));
         let (mut nodes, mut racks) = (Vec::new(), Vec::new());
-        for (at, Load { up: up_bytes, down: down_bytes }) in loads {
+        for (at, Load { up: up_bytes, down: down_bytes, disk: disk_bytes }) in loads {
             match at {
-                Place::Node(node) => nodes.push(v1::NodeLoad { node: node.0, up_bytes, down_bytes }),
+                Place::Node(node) => nodes.push(v1::NodeLoad { node: node.0, up_bytes, down_bytes, disk_bytes }),
                 Place::Rack(rack) => racks.push(v1::RackLoad { rack: rack.to_string(), up_bytes, down_bytes }),
             }
         }
