@@ -3,10 +3,13 @@
 mod opening;
 mod ownership;
 mod quarantine;
+mod rate;
 mod watch;
 
 pub(crate) use opening::Found;
 pub(crate) use quarantine::Released;
+use rate::Rate;
+pub(crate) use rate::hold as hold_rates;
 use watch::Watch;
 
 use crate::{
@@ -19,12 +22,15 @@ use crate::{
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 use tokio::time::Instant;
 use weft_proto::v1;
-use weft_store::{BlockReader, BlockStore, Capacity, DeviceErrors, Quarantined};
+use weft_store::{BlockReader, BlockStore, Capacity, DeviceErrors, InPlaceCounts, Quarantined};
 use weft_types::{BlockId, ByteSize, Error, GarbageReason, Reaction, Result};
 
 /// All disks of a node, including failed ones.
@@ -39,10 +45,13 @@ struct Disk {
     /// The open disk, or why it cannot be used. Unset while it is being opened: it may hang.
     open: OnceLock<Result<Open>>,
     standing: Mutex<Standing>,
+    /// Whether a coordinator has said that its owner has had it at the same time, so that one of the two is a copy.
+    is_copy: AtomicBool,
     /// Grows while it is being opened, unless it hangs.
     progress: AtomicU64,
     line: Arc<Line>,
     served: Served,
+    rate: Rate,
     watch: Watch,
 }
 
@@ -87,6 +96,7 @@ pub(crate) struct Shown {
     pub(crate) report: v1::Disk,
     pub(crate) fsyncs: u64,
     pub(crate) errors: DeviceErrors,
+    pub(crate) in_place: InPlaceCounts,
 }
 
 /// The result of opening a block.
@@ -117,9 +127,10 @@ impl Disks {
         let disk = &self.0[number];
         disk.open.get()?;
         Some(Shown {
-            report: disk.report(),
+            report: v1::Disk { bytes_per_s: disk.rate.bytes_per_s(), ..disk.report() },
             fsyncs: disk.store().map_or(0, |store| store.fsyncs()),
             errors: disk.store().map(|store| store.errors()).unwrap_or_default(),
+            in_place: disk.store().map(|store| store.in_place()).unwrap_or_default(),
         })
     }
 
@@ -307,10 +318,22 @@ impl Disks {
 impl Disk {
     fn new(path: PathBuf, id: String) -> Self {
         let (known_id, marked_id) = if id.starts_with(ownership::ASIDE_MARK) { (String::new(), Some(id)) } else { (id, None) };
-        let (line, served, watch) = (Line::new(None), Served::default(), Watch::default());
+        let (line, served, rate, watch) = (Line::new(None), Served::default(), Rate::default(), Watch::default());
         watch.begins();
         let standing = Mutex::new(if known_id.is_empty() { Standing::Unknown } else { Standing::Ours });
-        Self { known_id, marked_id, path, open: OnceLock::new(), standing, progress: AtomicU64::new(0), line, served, watch }
+        Self {
+            known_id,
+            marked_id,
+            path,
+            open: OnceLock::new(),
+            standing,
+            is_copy: AtomicBool::new(false),
+            progress: AtomicU64::new(0),
+            line,
+            served,
+            rate,
+            watch,
+        }
     }
 
     /// A poisoned lock is safe to use: each change is one assignment.

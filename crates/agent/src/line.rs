@@ -129,6 +129,16 @@ impl Line {
         Duration::from_micros(self.waited_us[class as usize].load(Relaxed))
     }
 
+    /// How many turns tasks have or wait for.
+    pub(crate) fn asked(&self) -> usize {
+        self.lock().turns.asked()
+    }
+
+    /// How many turns tasks have asked for so far, also those that have ended.
+    pub(crate) fn asked_so_far(&self) -> u64 {
+        self.lock().turns.asked_so_far()
+    }
+
     async fn turn(&self, of: Precedence, hold: &Hold) -> Turn<'_> {
         let (mut turn, come) = self.ask(of);
         let mut waits_since = None;

@@ -30,6 +30,13 @@ pub(crate) struct Served {
     pub(crate) syncs: Arc<Gauge>,
 }
 
+impl Served {
+    /// Whether it serves now.
+    pub(crate) fn is_busy(&self) -> bool {
+        [&self.reads, &self.syncs].into_iter().any(|gauge| gauge.lock().under_way > 0)
+    }
+}
+
 /// Operations of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(Mutex<State>);

@@ -15,7 +15,7 @@ use std::{
 };
 use weft_control::{
     Time,
-    schedule::{Admission, BLOCKS_PER_NODE, Cluster, Open, Scheduler, Starting},
+    schedule::{Admission, BLOCKS_PER_NODE, Cluster, Open, Scheduler, Starting, batch_len, known_max},
     view::{DiskView, NodeView, View},
 };
 use weft_plan::Network;
@@ -45,6 +45,7 @@ fn view(nodes: u32) -> View {
             failed: false,
             draining: false,
             blocks: 0,
+            bytes_per_s: 0,
         };
         let (name, rack) = (format!("node-{id}").into(), format!("rack-{}", id % 20).into());
         let node =
@@ -102,8 +103,11 @@ fn main() -> Result<(), String> {
             let mut admission = Admission::new(Starting::ByShares);
             let (begun, mut first) = (Instant::now(), None);
             let mut scheduled = 0;
-            for batch in open.chunks(BLOCKS_PER_NODE * nodes as usize) {
+            let (size, mut left) = (BLOCKS_PER_NODE * nodes as usize, open.as_slice());
+            while !left.is_empty() {
+                let (batch, others) = left.split_at(batch_len(left.len().min(known_max(size)), size));
                 let done = scheduler.batch(batch, &cluster, &mut rng);
+                left = others;
                 scheduled += done.iter().flatten().count();
                 if first.is_none() {
                     admission.add(done.into_iter().flatten().map(|it| ((), (0, it.round), it.lines)));

@@ -32,6 +32,7 @@ pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
             failed: false,
             draining: false,
             blocks: 0,
+            bytes_per_s: 0,
         };
         let (name, rack, up) = (format!("node-{id}").into(), "".into(), !down.contains(&id));
         (NodeId(id), NodeView { id: NodeId(id), name, rack, up, lost: false, suspect_for: Duration::ZERO, disks: vec![disk] })
@@ -53,6 +54,7 @@ pub(crate) fn stripe() -> StripeRecord {
         blocks: (0..=u8::MAX).zip((1..=6).map(placed)).collect(),
         copies: Vec::new(),
         checksums: (0..6).map(|index| vec![10 + index]).collect(),
+        kept: BTreeMap::new(),
         corrupt: BTreeMap::new(),
         incomplete: false,
     }

@@ -28,13 +28,15 @@ const HELD_BACK_MIN_MS: u64 = 100;
 const HELD_BACK_FOR: Duration = Duration::from_secs(5);
 const HELD_BACK_HEARTBEATS: u32 = 2;
 
-/// The measured rates of a node's link, bytes a second; `None`: not measured.
+/// The measured rates of a node's lines, bytes a second; `None`: not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Measured {
     /// What it sends.
     pub up: Option<f64>,
     /// What it receives.
     pub down: Option<f64>,
+    /// What the slowest of its disks reads and writes: all have the same limit.
+    pub disk: Option<f64>,
 }
 
 /// The limits of a node's lines, bytes a second; `None`: no limit.
@@ -68,16 +70,17 @@ pub fn usual(measured: &BTreeMap<NodeId, Measured>) -> f64 {
     known.get(known.len() / 2).copied().unwrap_or(UNMEASURED_BYTES_PER_S)
 }
 
-/// The limits of a node's lines. No rate is lower than [`CLASS_RATE_MIN`]. Rates of disks are not measured: of a share, only the links are
-/// limited. `busiest_bytes`: what the busiest line still has to carry.
+/// The limits of a node's lines. No rate is lower than [`CLASS_RATE_MIN`]. A share does not limit disks that were not measured: the usual rate
+/// of links says nothing of them. `busiest_bytes`: what the busiest line still has to carry.
 pub fn bounds(limit: RepairLimit, now_ms: u64, busiest_bytes: u64, of: Measured, usual: f64) -> Bounds {
     let same = |rate: u64| Bounds { up: Some(rate), down: Some(rate), disk: Some(rate), ..Bounds::default() };
     match limit {
         RepairLimit::None => Bounds::default(),
         RepairLimit::Rate(rate) => same(rate.0.clamp(CLASS_RATE_MIN.0, RATE_MAX)),
         RepairLimit::Percent(percent) => {
-            let share = |rate: Option<f64>| Some(at_least(rate.unwrap_or(usual) * f64::from(percent) / 100.0));
-            Bounds { up: share(of.up), down: share(of.down), ..Bounds::default() }
+            let share = |rate: f64| at_least(rate * f64::from(percent) / 100.0);
+            let of_link = |rate: Option<f64>| Some(share(rate.unwrap_or(usual)));
+            Bounds { up: of_link(of.up), down: of_link(of.down), disk: of.disk.map(share), ..Bounds::default() }
         }
         RepairLimit::Until(at_ms) => deadline_rate(busiest_bytes, at_ms, now_ms).map(same).unwrap_or_default(),
     }
@@ -100,10 +103,16 @@ impl Bounds {
         [self.up, self.down, self.disk].into_iter().flatten().min()
     }
 
-    /// Rates of a node's uplink and downlink, held to these limits.
-    pub fn hold(&self, up: f64, down: f64) -> (f64, f64) {
+    /// With the limit of all disks of a node together, of which so many work, instead of that of each.
+    #[must_use]
+    pub fn of_all_disks(self, working: u64) -> Self {
+        Self { disk: self.disk.filter(|_| working > 0).map(|rate| rate.saturating_mul(working)), ..self }
+    }
+
+    /// Rates of a node's uplink, downlink and disks, held to these limits.
+    pub fn hold(&self, up: f64, down: f64, disk: f64) -> (f64, f64, f64) {
         let held = |rate: f64, bound: Option<u64>| bound.map_or(rate, |bound| rate.min(bound as f64));
-        (held(up, self.up), held(down, self.down))
+        (held(up, self.up), held(down, self.down), held(disk, self.disk))
     }
 
     /// With the time that follows from the lowest rate of all nodes: links between a slow node and others wait at both ends.
@@ -270,17 +279,22 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_holds_at_every_line_and_a_share_follows_each_links_measured_rate() {
-        let measured = Measured { up: Some(100e6), down: Some(40e6) };
+    fn a_rate_holds_at_every_line_and_a_share_follows_each_lines_measured_rate() {
+        let measured = Measured { up: Some(100e6), down: Some(40e6), disk: None };
         let of = |limit, measured| bounds(limit, NOW, 0, measured, 60e6);
         assert_eq!(of(RepairLimit::None, measured), Bounds::default());
         assert_eq!(of(RepairLimit::Rate(ByteSize(10 * MIB)), measured), same(10 * MIB));
         let half = Bounds { up: Some(50_000_000), down: Some(20_000_000), ..Bounds::default() };
         assert_eq!(of(RepairLimit::Percent(50), measured), half);
+        let with_disk = Measured { disk: Some(30e6), ..measured };
+        assert_eq!(of(RepairLimit::Percent(50), with_disk), Bounds { disk: Some(15_000_000), ..half });
+        let of_each = Bounds { disk: Some(15_000_000), ..half };
+        let together = [4, 1, 0].map(|disks| of_each.of_all_disks(disks).lowest());
+        assert_eq!(together, [Some(20_000_000), Some(15_000_000), Some(20_000_000)], "four disks are faster than the downlink");
         let down_unknown = Measured { down: None, ..measured };
         assert_eq!(of(RepairLimit::Percent(50), down_unknown), Bounds { down: Some(30_000_000), ..half }, "the usual rate");
         assert_eq!(
-            of(RepairLimit::Percent(1), Measured { up: Some(1e6), down: Some(f64::INFINITY) }),
+            of(RepairLimit::Percent(1), Measured { up: Some(1e6), down: Some(f64::INFINITY), disk: None }),
             Bounds { up: Some(CLASS_RATE_MIN.0), down: Some(RATE_MAX), ..Bounds::default() }
         );
     }
@@ -305,8 +319,8 @@ mod tests {
         let [a, b, c] = [NodeId(1), NodeId(2), NodeId(3)];
         let figures = [((a, b), figure(10.0)), ((a, c), figure(40.0)), ((b, a), figure(20.0))].into();
         let all = measured(&figures);
-        assert_eq!(all[&a], Measured { up: Some(40.0), down: Some(20.0) });
-        assert_eq!((all[&c], usual(&all)), (Measured { up: None, down: Some(40.0) }, 20.0));
+        assert_eq!(all[&a], Measured { up: Some(40.0), down: Some(20.0), disk: None });
+        assert_eq!((all[&c], usual(&all)), (Measured { up: None, down: Some(40.0), disk: None }, 20.0));
         assert_eq!(usual(&BTreeMap::new()), UNMEASURED_BYTES_PER_S);
     }
 

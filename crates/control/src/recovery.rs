@@ -86,6 +86,7 @@ mod tests {
             layout,
             blocks: (0..=u8::MAX).zip((1..=k + m).map(placed)).collect(),
             checksums: Vec::new(),
+            kept: BTreeMap::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
             copies: Vec::new(),
@@ -126,6 +127,7 @@ mod tests {
                     failed,
                     draining: false,
                     blocks: 1,
+                    bytes_per_s: 0,
                 };
                 let (name, rack, up) = (id.to_string().into(), "r".into(), !down.contains(&id));
                 (

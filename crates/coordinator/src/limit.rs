@@ -7,15 +7,13 @@ mod shown;
 pub(crate) mod state;
 mod work;
 
-pub(crate) use shown::{in_force, least_ms, lowest, reply, text};
-pub(crate) use weft_control::limit::Bounds;
+pub(crate) use shown::{Longest, least_ms, lowest, reply, text};
 
 use crate::{members::Session, shared::Shared};
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use state::Rates;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
-use weft_control::limit::Refusal;
+use weft_control::limit::{Bounds, Refusal};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{ByteSize, Error, NodeId, RepairLimit, Result};
 
@@ -63,10 +61,13 @@ fn due(shared: &Shared) -> Vec<(NodeId, Session, Bounds)> {
     let up = statuses.iter().filter(|status| status.up);
     let sessions: Vec<Session> = up.filter_map(|status| shared.members.session(status.record.id)).collect();
     let limit = shared.limit.lock().limit;
-    let (rates, now_ms) = (Rates::for_limit(limit, &shared.links()), shared.now_ms());
+    let (rates, now_ms) = (shown::rates(shared, limit), shared.now_ms());
     let mut state = shared.limit.lock();
     state.ledger.keep(&statuses.iter().map(|status| status.record.id).collect());
-    state.lowest = sessions.iter().filter_map(|session| state.bounds(now_ms, &rates, session.record.id).lowest()).min();
+    let nodes = || sessions.iter().map(|session| session.record.id);
+    let lowest = nodes().filter_map(|node| state.bounds(now_ms, &rates, node).lowest()).min();
+    let slowest = nodes().filter_map(|node| state.bounds_together(now_ms, &rates, node).lowest()).min();
+    (state.lowest, state.slowest) = (lowest, slowest);
     let wanted = |session: Session| {
         let node = session.record.id;
         (node, state.bounds(now_ms, &rates, node), session)
@@ -99,7 +100,7 @@ async fn tell(shared: &Shared, node: NodeId, session: Session, bounds: Bounds) {
 /// The limit in the answer to a registration.
 pub(crate) fn of_registration(shared: &Shared, node: NodeId) -> v1::LowerLimit {
     let limit = shared.limit.lock().limit;
-    let (rates, now_ms) = (Rates::for_limit(limit, &shared.links()), shared.now_ms());
+    let (rates, now_ms) = (shown::rates(shared, limit), shared.now_ms());
     let mut state = shared.limit.lock();
     let bounds = state.bounds(now_ms, &rates, node);
     let lowest = bounds.lowest().into_iter().chain(state.lowest).min();

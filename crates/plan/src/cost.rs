@@ -58,6 +58,11 @@ impl Cost {
 }
 
 impl PartyCost {
+    /// Bytes read from blocks and written to them.
+    pub const fn disk_bytes(&self) -> u64 {
+        self.read_bytes.saturating_add(self.written_bytes)
+    }
+
     fn new(party: Party) -> Self {
         Self { party, up_bytes: 0, down_bytes: 0, read_bytes: 0, written_bytes: 0, products: 0 }
     }

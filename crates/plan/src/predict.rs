@@ -1,12 +1,10 @@
-//! Predicts how long a plan takes on a network of given bandwidths, by sending its slices one by one over virtual
-//! links.
+//! Predicts how long a plan takes on a network of given bandwidths, by sending its slices one by one over virtual links.
 //!
-//! A party has one uplink and one downlink, each of which serves one slice after another. A pair of parties may have a
-//! line of its own between them, and so may the ways out of a rack and into it. A stage continues when the next slice
-//! of each of its inputs has arrived and there is room for its outputs. If several links have a slice ready for one
-//! uplink, their ranks decide; real links share it, and lanes that take turns keep in step. In a plan whose parties
-//! send in turn ([`crate::Shape::in_turn`]), a party sends nothing until its last slice has arrived. Disks and
-//! computation take no time: on weft's target machines, the network dominates.
+//! A party has one uplink and one downlink, each of which serves one slice after another. A pair of parties may have a line of its own between them, and
+//! so may the ways out of a rack and into it. A stage continues when the next slice of each of its inputs has arrived and there is room for its outputs.
+//! If several links have a slice ready for one uplink, their ranks decide; real links share it, and lanes that take turns keep in step. In a plan
+//! whose parties send in turn ([`crate::Shape::in_turn`]), a party sends nothing until its last slice has arrived. Disks and computation take no time:
+//! in a single plan, the network dominates.
 
 use crate::cost::check;
 use crate::{Plan, Refusal, Rule, Sink, Source};
@@ -40,6 +38,8 @@ pub struct Network {
     pub rack_up_bytes_per_s: BTreeMap<String, f64>,
     /// The rate into a rack, likewise.
     pub rack_down_bytes_per_s: BTreeMap<String, f64>,
+    /// What the disks of a party together read and write, where known. Schedules of many repairs count it, [`predict`] does not.
+    pub disk_bytes_per_s: BTreeMap<Party, f64>,
     /// The machine of a party, where it matters. Transfers within a machine use no link, but a rate that all of its
     /// parties share; its parties also share its uplink and downlink.
     pub hosts: BTreeMap<Party, String>,
@@ -97,6 +97,7 @@ impl Network {
             racks: BTreeMap::new(),
             rack_up_bytes_per_s: BTreeMap::new(),
             rack_down_bytes_per_s: BTreeMap::new(),
+            disk_bytes_per_s: BTreeMap::new(),
             hosts: BTreeMap::new(),
             busy: BTreeMap::new(),
             slice_overhead_s: 0.0,

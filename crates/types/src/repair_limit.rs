@@ -19,7 +19,7 @@ pub enum RepairLimit {
 }
 
 /// The accepted forms, for messages.
-const FORMS: &str = "write a rate (100MiB/s), a share of each link's measured rate (50%), or none";
+const FORMS: &str = "write a rate (100MiB/s), a share of each line's measured rate (50%), or none";
 
 impl RepairLimit {
     /// Refuses a rate below [`CLASS_RATE_MIN`] and a share that is not 1 to 100 percent.

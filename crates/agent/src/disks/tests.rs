@@ -3,11 +3,15 @@
 use super::*;
 use crate::{
     Limits, LocalDisks,
+    line::Passage,
     state::{Memory, StateFile},
 };
 use rand::{SeedableRng, rngs::StdRng};
+use std::collections::BTreeSet;
+use weft_plan::{Class, Precedence};
+use weft_proto::DiskMode;
 use weft_store::conformance;
-use weft_types::{ClusterId, PlanId};
+use weft_types::{ClusterId, PlanId, Span};
 
 const CLUSTER: ClusterId = ClusterId(3);
 
@@ -17,9 +21,13 @@ fn open(paths: &[PathBuf], known_ids: &BTreeMap<String, String>) -> Disks {
 }
 
 fn put(disks: &Disks, disk: usize, stripe: u64) -> BlockId {
-    let meta = conformance::block(CLUSTER, stripe, 5000);
+    put_of(5000, disks, disk, stripe)
+}
+
+fn put_of(len: u64, disks: &Disks, disk: usize, stripe: u64) -> BlockId {
+    let meta = conformance::block(CLUSTER, stripe, len);
     let mut writer = disks.0[disk].store().ok().unwrap().create(&meta).unwrap();
-    writer.write_at(0, &conformance::pattern(5000)).unwrap();
+    writer.write_at(0, &conformance::pattern(len)).unwrap();
     writer.finish(None).unwrap();
     meta.id
 }
@@ -304,38 +312,40 @@ async fn a_disk_that_another_node_had_serves_only_when_the_coordinator_agrees() 
     assert_eq!((disks.ids(), disks.journalled().count()), (known.disks.clone(), 1));
     let marked = BTreeMap::from([(paths[1].display().to_string(), format!("aside-{id}"))]);
     assert_eq!(disks.marked_ids(), marked, "no new disk is created in its mount point");
-    disks.look(weft_proto::DiskMode::Inline, Duration::from_secs(9)).await;
+    disks.look(DiskMode::Inline, Duration::from_secs(9)).await;
     let told = disks.report(Duration::from_secs(60));
     assert!(told.len() == 2 && told[1].id == id && !told[1].failed && told[1].total_bytes > 0, "{told:?}");
 
+    let ids: BTreeSet<String> = told.into_iter().map(|disk| disk.id).collect();
     let why = || BTreeMap::from([(id.clone(), "its node is up".to_owned())]);
-    assert!(disks.sort(&why()).is_empty());
+    assert!(disks.sort(&ids, &why()).is_empty());
     assert_eq!(look(moved), Err(Reaction::NotFound), "its blocks are not this node's");
     assert_eq!((disks.list(None, None, 9).unwrap().0, disks.report_own(Duration::from_secs(60)).len()), (vec![own], 1));
     let refused = disks.by_id(&id).err().unwrap();
     assert!(refused.message.contains("no usable disk"), "{refused}");
 
-    assert_eq!(disks.sort(&BTreeMap::new()), [1]);
+    assert_eq!(disks.sort(&ids, &BTreeMap::new()), [1]);
     assert!(disks.joining(1).is_some() && look(moved) == Err(Reaction::Replan), "its journal is not open yet");
     // It is kept aside again before it could join.
-    disks.sort(&why());
+    disks.sort(&ids, &why());
     disks.joined(1);
     assert!(disks.joining(1).is_none() && look(moved) == Err(Reaction::NotFound));
-    disks.sort(&BTreeMap::new());
+    disks.sort(&ids, &BTreeMap::new());
     disks.joined(1);
-    assert_eq!((look(moved), disks.ids().len(), disks.sort(&BTreeMap::new())), (Ok(1), 2, vec![]));
+    assert_eq!((look(moved), disks.ids().len(), disks.sort(&ids, &BTreeMap::new())), (Ok(1), 2, vec![]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_cannot_join_for_long_counts_as_failed() {
     let dir = tempfile::tempdir().unwrap();
     let disks = Arc::new(open(&[dir.path().join("a")], &BTreeMap::new()));
-    disks.look(weft_proto::DiskMode::Inline, Duration::from_secs(9)).await;
+    disks.look(DiskMode::Inline, Duration::from_secs(9)).await;
     let failed = || disks.report(Duration::from_secs(60))[0].failed;
     *disks.0[0].standing() = Standing::Joining(Instant::now());
+    let ids = BTreeSet::from([disks.0[0].id().to_owned()]);
     tokio::time::advance(Duration::from_secs(59)).await;
     assert!(!failed());
-    assert!(disks.sort(&BTreeMap::new()).is_empty(), "it goes on");
+    assert!(disks.sort(&ids, &BTreeMap::new()).is_empty(), "it goes on");
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(failed());
     disks.joined(0);
@@ -354,4 +364,112 @@ fn no_new_disk_is_created_where_one_was_kept_aside() {
     disks.join(0, disks.open_one(0, new, &known, CLUSTER, &LocalDisks).ok().unwrap());
     assert!(disks.report(Duration::from_secs(60)).is_empty(), "it has no id");
     assert_eq!((disks.ids(), disks.marked_ids()), (BTreeMap::new(), ids));
+}
+
+#[tokio::test]
+async fn a_disk_is_measured_by_blocks_that_are_not_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let disks = Arc::new(open(&[dir.path().join("a")], &BTreeMap::new()));
+    let rate = || disks.0[0].rate.bytes_per_s();
+    put(&disks, 0, 1);
+    disks.measure(DiskMode::Pool).await;
+    assert_eq!(rate(), 0, "too few bytes");
+    let blocks: Vec<BlockId> = (2..5).map(|stripe| put_of(4 << 20, &disks, 0, stripe)).collect();
+    let readers: Vec<_> = blocks.iter().map(|id| disks.open_block(*id).unwrap().1).collect();
+    let forget = || readers.iter().for_each(|reader| reader.forget_cached(Span::new(0, 4 << 20)));
+    let cached = || {
+        let pages = readers.iter().flat_map(|reader| (0..4u64).map(move |mib| (reader, mib << 20)));
+        pages.filter(|(reader, at)| reader.read_cached(*at, &mut [0; 4096]).is_some()).count()
+    };
+    forget();
+    disks.measure(DiskMode::Inline).await;
+    assert_eq!(rate(), 0, "a simulation has no disks");
+    let reader = Passage::new(disks.line(0), Precedence::of(Class::Foreground));
+    let turn = reader.turn().await;
+    disks.measure(DiskMode::Pool).await;
+    assert_eq!(rate(), 0, "a reader is there");
+    drop(turn);
+    forget();
+    // What is in memory is not always there without waiting: the kernel may still be busy with the pages beside it.
+    let mut is_held = false;
+    for _ in 0..100 {
+        for reader in &readers {
+            reader.read_at(3 << 20, &mut [0; 4096]).unwrap();
+        }
+        is_held = readers.iter().all(|reader| reader.read_cached(3 << 20, &mut [0; 4096]).is_some());
+        if is_held {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(is_held);
+    disks.measure(DiskMode::Pool).await;
+    assert_eq!(rate(), 0, "a reader has a part of each block in memory");
+    // Whether they can be cold: a file system in memory says nothing of a disk. The kernel may read what is looked for, and does not forget what
+    // it still reads, so this takes several attempts.
+    let mut can_be_cold = false;
+    for _ in 0..50 {
+        forget();
+        can_be_cold = can_be_cold || cached() == 0;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        forget();
+        disks.measure(DiskMode::Pool).await;
+        if rate() > 0 {
+            break;
+        }
+    }
+    assert!(rate() > 0 || !can_be_cold);
+    assert!(rate() == 0 || cached() < 6, "what was measured does not stay in memory");
+    disks.look(DiskMode::Inline, Duration::from_secs(1)).await;
+    let mut reports = disks.report(Duration::from_secs(60));
+    assert_eq!(reports[0].bytes_per_s, rate());
+    hold_rates(&mut reports, Some(ByteSize(1000)));
+    assert_eq!(reports[0].bytes_per_s, 1000);
+}
+
+#[test]
+fn an_agent_remembers_that_a_disk_that_it_keeps_aside_is_a_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let id = open(std::slice::from_ref(&path), &BTreeMap::new()).0[0].id().to_owned();
+    let opened = |marks: &BTreeMap<String, String>| {
+        let known = Memory { disks: marks.clone(), ..Memory::default() };
+        let disks = Disks::new(std::slice::from_ref(&path), &known);
+        let new = weft_store::NewDisk { disk_id: 1, created_ms: 0 };
+        disks.join(0, disks.open_one(0, new, &known, CLUSTER, &LocalDisks).ok().unwrap());
+        disks
+    };
+    let marks = |mark: &str| BTreeMap::from([(path.display().to_string(), mark.to_owned())]);
+    let is_copy = |disks: &Disks| disks.report(Duration::from_secs(60))[0].copy;
+    let ids = BTreeSet::from([id.clone()]);
+    let disks = opened(&BTreeMap::new());
+    assert_eq!((is_copy(&disks), disks.marked_ids()), (false, marks(&format!("aside-{id}"))));
+    disks.note_copies(&ids, &[v1::AsideDisk { id: id.clone(), copy: true, ..v1::AsideDisk::default() }]);
+    let copy = marks(&format!("aside-copy-{id}"));
+    assert_eq!((is_copy(&disks), disks.marked_ids()), (true, copy.clone()));
+    drop(disks);
+    let disks = opened(&copy);
+    assert_eq!((is_copy(&disks), disks.marked_ids()), (true, copy));
+    disks.note_copies(&ids, &[]);
+    assert_eq!((is_copy(&disks), disks.marked_ids()), (false, marks(&format!("aside-{id}"))));
+    drop(disks);
+    assert!(!is_copy(&opened(&marks("aside-copy-9f"))), "another disk is in its place");
+}
+
+#[test]
+fn an_answer_says_nothing_of_a_disk_that_was_opened_after_the_question() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let id = open(std::slice::from_ref(&path), &BTreeMap::new()).0[0].id().to_owned();
+    let marks = BTreeMap::from([(path.display().to_string(), format!("aside-copy-{id}"))]);
+    let known = Memory { disks: marks.clone(), ..Memory::default() };
+    let disks = Disks::new(std::slice::from_ref(&path), &known);
+    let told: BTreeSet<String> = disks.report(Duration::from_secs(60)).into_iter().map(|disk| disk.id).collect();
+    assert!(told.is_empty(), "it is still being opened");
+    let new = weft_store::NewDisk { disk_id: 1, created_ms: 0 };
+    disks.join_late(0, disks.open_one(0, new, &known, CLUSTER, &LocalDisks).ok().unwrap());
+    disks.note_copies(&told, &[]);
+    assert!(disks.sort(&told, &BTreeMap::new()).is_empty());
+    assert_eq!((disks.marked_ids(), disks.report(Duration::from_secs(60))[0].copy), (marks, true));
+    assert_eq!(*disks.0[0].standing(), Standing::Unknown);
 }

@@ -68,7 +68,7 @@ struct Link {
     /// The node; null: it is the link of a rack.
     node: Option<String>,
     rack: Option<String>,
-    /// uplink or downlink.
+    /// uplink, downlink or disks.
     link: &'static str,
     bytes: u64,
     seconds: f64,
@@ -84,7 +84,11 @@ impl From<Option<api::JobAmount>> for Amount {
 impl From<api::BusiestLink> for Link {
     fn from(it: api::BusiestLink) -> Self {
         let some = |text: String| (!text.is_empty()).then_some(text);
-        let link = if it.sends { "uplink" } else { "downlink" };
+        let link = match (it.disks, it.sends) {
+            (true, _) => "disks",
+            (_, true) => "uplink",
+            _ => "downlink",
+        };
         Self { node: some(it.name), rack: some(it.rack), link, bytes: it.bytes, seconds: it.seconds }
     }
 }
@@ -196,7 +200,8 @@ impl Plan {
         let _ = writeln!(text, "{}\n", table(heading, &[1, 2, 3, 4, 5, 6, 7, 8], self.nodes.iter().map(row)));
         if let Some(link) = &self.busiest {
             let (time, name, bytes) = (link.time(), link.name(), human_bytes(link.bytes));
-            let _ = writeln!(text, "it takes {time} or more at the measured rates: the busiest link is {name} ({bytes})");
+            let what = if link.link == "disks" { "it waits most for" } else { "the busiest link is" };
+            let _ = writeln!(text, "it takes {time} or more at the measured rates: {what} {name} ({bytes})");
         }
         if let (Some(link), Some(limit)) = (&self.limited, &self.limit) {
             let _ = writeln!(text, "under the limit on repair ({limit}) it takes {} or more: {}", link.time(), link.name());
@@ -213,6 +218,10 @@ mod tests {
         Some(api::JobAmount { blocks, bytes })
     }
 
+    fn link(seconds: f64) -> api::BusiestLink {
+        api::BusiestLink { name: "far".into(), sends: true, bytes: 300, seconds, ..api::BusiestLink::default() }
+    }
+
     fn plan() -> api::DrainPlan {
         let node = |name: &str, used_bytes, after_bytes| api::NodeForecast {
             name: name.into(),
@@ -223,8 +232,6 @@ mod tests {
             sends_bytes: 90,
             ..api::NodeForecast::default()
         };
-        let link =
-            |seconds| api::BusiestLink { name: "far".into(), sends: true, bytes: 300, seconds, ..api::BusiestLink::default() };
         api::DrainPlan {
             draining: Some(api::Draining { node: 3, name: "far".into(), ..api::Draining::default() }),
             leaving: amount(3, 300),
@@ -250,6 +257,12 @@ mod tests {
         ] {
             assert!(text.contains(part), "not '{part}':\n{text}");
         }
+        let disks = api::BusiestLink { disks: true, ..link(9.0) };
+        let slow = Plan::from(api::DrainPlan { busiest: Some(disks), ..plan() }).text();
+        assert!(
+            slow.contains("it takes 9.0 s or more at the measured rates: it waits most for the disks of far (300 B)\n"),
+            "{slow}"
+        );
         assert!(!text.contains("refused") && !text.contains("estimated") && !text.contains("already"), "{text}");
     }
 

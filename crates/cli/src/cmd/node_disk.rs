@@ -77,6 +77,8 @@ struct Disk {
     free_bytes: u64,
     /// Blocks of stripes.
     blocks: u64,
+    /// Its rate, for reads and writes together; null: not known.
+    bytes_per_s: Option<u64>,
     /// Why it is slow, failing or hung, also while it is drained or counts as failed; where it was moved; or why it is kept aside.
     why: Option<String>,
 }
@@ -142,6 +144,7 @@ fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
         total_bytes: disk.total_bytes,
         free_bytes: disk.free_bytes,
         blocks: disk.blocks,
+        bytes_per_s: Some(disk.bytes_per_s).filter(|rate| *rate > 0),
         why: match (disk.moved_to.as_str(), disk.trouble.as_str()) {
             ("", "") => None,
             ("", trouble) => Some(format!("{trouble}: {}", disk.trouble_why)),
@@ -156,6 +159,7 @@ fn disks_of(node: &api::Node) -> impl Iterator<Item = Disk> {
         total_bytes: 0,
         free_bytes: 0,
         blocks: 0,
+        bytes_per_s: None,
         why: Some(format!("kept aside: {}", disk.why)),
     });
     own.chain(aside)

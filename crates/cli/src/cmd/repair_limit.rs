@@ -17,9 +17,10 @@ const NAMED_MAX: usize = 6;
 /// what runs already, and it survives restarts. A node that cannot be reached keeps the limit that it had until it answers. The limits in
 /// settings files still hold: the lower one counts.
 ///
-/// A rate is in bytes a second, 256KiB/s or more. A share is of each link's measured rate (`weft link ls`); a link without a measured rate
-/// gets the median of the others, or 1 Gbit/s if none was measured. Rates of disks are not measured, so a share limits only links. A
-/// deadline becomes a rate, which the coordinator recomputes twice a second; after the deadline there is no limit.
+/// A rate is in bytes a second, 256KiB/s or more. A share is of the measured rate of each link (`weft link ls`) and disk
+/// (`weft node disk ls --json`). A link without a measured rate gets the median of the others, or 1 Gbit/s if none was measured. All disks of a
+/// node get the share of the slowest one that was measured, where those on one file system share its rate; if none was, a share does not
+/// limit them. A deadline becomes a rate, which the coordinator recomputes twice a second; after the deadline there is no limit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -33,7 +34,7 @@ EXAMPLE
 EXIT CODES
   0 shown, or set: the output names nodes that have not confirmed it yet   2 not a limit   3 no cluster   4 no coordinator")]
 pub(super) struct RepairLimitArgs {
-    /// A rate (100MiB/s), a share of each link's measured rate (50%), or none [default: show the limit]
+    /// A rate (100MiB/s), a share of the measured rate of each link and disk (50%), or none [default: show the limit]
     #[arg(value_name = "RATE|SHARE|none", allow_hyphen_values = true, conflicts_with = "deadline", value_parser = limit)]
     limit: Option<RepairLimit>,
     /// Finish the work of now within this time, such as 2h or 90m

@@ -1,4 +1,4 @@
-//! The schedule of a node's repair: what each node and rack sends and receives, and how far the busiest is from the lower bound.
+//! The schedule of a node's repair: what each node and rack sends and receives, what disks carry, and how far the busiest is from the lower bound.
 
 use serde::Serialize;
 use weft_cli::{
@@ -19,7 +19,7 @@ struct Shown {
 struct Schedule {
     select: String,
     blocks: u64,
-    /// The time of the busiest link, in bytes that the fastest link carries in it.
+    /// The time of the busiest link, or of the busiest disks, in bytes that the fastest link carries in it.
     busiest_bytes: u64,
     /// What no schedule of these blocks can undercut.
     bound_bytes: u64,
@@ -34,6 +34,8 @@ struct Load {
     node: String,
     up_bytes: u64,
     down_bytes: u64,
+    /// Read and written by its disks.
+    disk_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,7 +48,10 @@ struct RackLoad {
 /// Shows it: with `--json` as an object with the key `schedule`.
 pub(super) fn show(schedule: &RepairSchedule, nodes: &[api::Node], output: Output) -> Result<()> {
     let name = |node: u32| with_names(&NodeId(node).to_string(), nodes);
-    let load = |it: &api::NodeLoad| Load { node: name(it.node), up_bytes: it.up_bytes, down_bytes: it.down_bytes };
+    let load = |it: &api::NodeLoad| {
+        let api::NodeLoad { node, up_bytes, down_bytes, disk_bytes } = *it;
+        Load { node: name(node), up_bytes, down_bytes, disk_bytes }
+    };
     let of_rack = |it: &api::RackLoad| RackLoad { rack: it.rack.clone(), up_bytes: it.up_bytes, down_bytes: it.down_bytes };
     let shown = Schedule {
         select: schedule.select.clone(),
@@ -66,15 +71,18 @@ pub(super) fn show(schedule: &RepairSchedule, nodes: &[api::Node], output: Outpu
 fn text(schedule: &Schedule) -> String {
     let Schedule { select, blocks, busiest_bytes, bound_bytes, ratio, nodes, racks } = schedule;
     let (busiest, bound) = (human_bytes(*busiest_bytes), human_bytes(*bound_bytes));
-    let row = |load: &Load| vec![load.node.clone(), human_bytes(load.up_bytes), human_bytes(load.down_bytes)];
-    let table = columns(["node", "sends", "receives"], &[1, 2], nodes.iter().map(row));
+    let row = |load: &Load| {
+        let [up, down, disk] = [load.up_bytes, load.down_bytes, load.disk_bytes].map(human_bytes);
+        vec![load.node.clone(), up, down, disk]
+    };
+    let table = columns(["node", "sends", "receives", "reads, writes"], &[1, 2, 3], nodes.iter().map(row));
     let row = |load: &RackLoad| vec![load.rack.clone(), human_bytes(load.up_bytes), human_bytes(load.down_bytes)];
     let of_racks = match racks.is_empty() {
         true => String::new(),
         false => format!("\n{}", columns(["rack", "sends", "receives"], &[1, 2], racks.iter().map(row))),
     };
     format!(
-        "Schedule of {blocks} blocks by {select}\n{}{of_racks}\n\nbusiest link {busiest}, lower bound {bound}, ratio {ratio:.3}\n",
+        "Schedule of {blocks} blocks by {select}\n{}{of_racks}\n\nbusiest link or disks {busiest}, lower bound {bound}, ratio {ratio:.3}\n",
         table.trim_end(),
         of_racks = of_racks.trim_end()
     )
@@ -86,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_text_has_all_nodes_and_the_ratio() {
-        let load = |node: &str, up_bytes, down_bytes| Load { node: node.into(), up_bytes, down_bytes };
+        let load = |node: &str, up_bytes, down_bytes| Load { node: node.into(), up_bytes, down_bytes, disk_bytes: 7 << 20 };
         let schedule = Schedule {
             select: "boost".into(),
             blocks: 3,
@@ -105,6 +113,8 @@ mod tests {
             "1.0 MiB",
             "east",
             "5.0 MiB",
+            "reads, writes",
+            "7.0 MiB",
             "lower bound 2.0 MiB",
             "ratio 1.500",
         ] {

@@ -21,7 +21,7 @@ pub struct Forecast {
     pub lacking: u64,
     /// The blocks that each node gets, bytes.
     pub gets: BTreeMap<NodeId, u64>,
-    /// What each node sends and receives for that; and each rack, if a rack's links are limited.
+    /// What each node sends and receives for that, and what its disks carry; and each rack, if a rack's links are limited.
     pub loads: BTreeMap<Place, Load>,
 }
 
@@ -60,6 +60,7 @@ impl Forecast {
         self.loads.values_mut().for_each(|load| {
             scale(&mut load.up);
             scale(&mut load.down);
+            scale(&mut load.disk);
         });
     }
 }

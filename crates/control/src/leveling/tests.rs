@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    busiest::{Busiest, busiest},
+    busiest::{Busiest, Carrier, busiest},
     fixtures::{BLOCK_LEN, home, stripe, view},
     limit::Bounds,
     schedule::{Admission, STREAMS_MAX, Starting},
@@ -123,11 +123,16 @@ fn what_goes_where_is_summed_up_and_links_of_racks_count() {
     network.racks.extend((14..=16).map(|node| (Party::Node(NodeId(node)), "new".to_owned())));
     let loads = leveling.loads(&network);
     let of = |rack: &str| loads[&Place::Rack(rack.into())];
-    assert_eq!((of("old"), of("new")), (Load { up: bytes, down: 0 }, Load { up: 0, down: bytes }));
+    assert_eq!((of("old"), of("new")), (Load::of_links(bytes, 0), Load::of_links(0, bytes)));
+    assert_eq!(loads.values().map(|load| load.disk).sum::<u64>(), 2 * bytes, "each is read at a disk and written at another one");
     network.rack_down_bytes_per_s.insert("new".into(), BLOCK_LEN as f64);
     let slowest = busiest(&loads, &network, |_| Bounds::default());
     let at = Place::Rack("new".into());
-    assert_eq!(slowest, Some(Busiest { at, sends: false, bytes, seconds: blocks as f64 }), "all blocks through one link");
+    assert_eq!(
+        slowest,
+        Some(Busiest { at, carrier: Carrier::Downlink, bytes, seconds: blocks as f64 }),
+        "all blocks through one link"
+    );
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn told(free_bytes: u64, failed: bool) -> Vec<DiskReport> {
     let (file_system, quarantined) = (7, Quarantined { blocks: 1, bytes: 5 });
     let served = crate::disk_health::Served::default();
     let silent_for = Duration::ZERO;
-    vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined, served, silent_for }]
+    vec![DiskReport { id: "d".into(), failed, free_bytes, file_system, quarantined, served, silent_for, bytes_per_s: 300 }]
 }
 
 /// Nodes 1 and 2, which were up before; node 1 registers at second 1.
@@ -63,6 +63,7 @@ fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
     assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().disks, [(DiskNumber(1), true)]);
     members.came_up(NodeId(1), START_MS + 8_000);
     assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().came_up, None);
+    assert_eq!(members.view(at(8)).nodes[&NodeId(1)].disks[0].bytes_per_s, 300);
     assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));
     let fsyncs = |members: &Members| members.statuses(at(8))[0].fsyncs;
     assert_eq!(fsyncs(&members), 5);

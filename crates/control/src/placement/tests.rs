@@ -17,6 +17,7 @@ fn node(id: u32, rack: &str) -> NodeView {
         failed: false,
         draining: false,
         blocks: 0,
+        bytes_per_s: 0,
     };
     NodeView {
         id: NodeId(id),

@@ -26,6 +26,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         blocks: (0..=u8::MAX).zip((1..=6).map(place)).collect(),
         copies: Vec::new(),
         checksums: Vec::new(),
+        kept: Default::default(),
         corrupt: Default::default(),
         incomplete: false,
     }
@@ -49,6 +50,7 @@ fn view() -> View {
             failed: false,
             draining: false,
             blocks: 0,
+            bytes_per_s: 0,
         }],
     };
     View { nodes: (1..=8).map(|id| (NodeId(id), node(id))).collect(), ..View::default() }

@@ -45,7 +45,7 @@ pub enum Place {
     Rack(Arc<str>),
 }
 
-/// The time that a repair needs of the links of a node or of a rack, in any unit.
+/// The time that a repair needs of the links of a node or of a rack, and of the node's disks, in any unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// Whose links they are.
@@ -54,14 +54,21 @@ pub struct Line {
     pub up: u64,
     /// The time of its downlink.
     pub down: u64,
+    /// The time of its disks, if they are limited; otherwise 0.
+    pub disk: u64,
 }
 
 /// A repair that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// A link by its number: those of uplinks are even.
+/// A link or the disks of a node, by number: of each place first the uplink, then the downlink, then the disks.
 type Link = usize;
+const LINES: usize = 3;
+
+const fn is_disk(link: Link) -> bool {
+    link % LINES == 2
+}
 
 /// What a repair needs of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,10 +124,11 @@ impl<T, U: Ord + Copy> Admission<T, U> {
     pub fn add(&mut self, batch: impl IntoIterator<Item = (T, (U, u32), Vec<Line>)>) {
         self.batch += 1;
         for (what, (urgency, round), lines) in batch {
-            let mut needs = Vec::with_capacity(2 * lines.len());
+            let mut needs = Vec::with_capacity(LINES * lines.len());
             for line in lines {
                 let link = self.link(line.at);
-                needs.extend([(link, line.up), (link + 1, line.down)].into_iter().filter(|(_, time)| *time > 0));
+                let all = [(link, line.up), (link + 1, line.down), (link + 2, line.disk)];
+                needs.extend(all.into_iter().filter(|(_, time)| *time > 0));
             }
             needs.iter().for_each(|(link, time)| self.due[*link] += *time as i64);
             self.waiting.push(Waiting { what, rank: (urgency, self.batch, round), uses: uses(&needs, self.starting) });
@@ -175,7 +183,9 @@ impl<T, U: Ord + Copy> Admission<T, U> {
         for of_rank in self.waiting.chunk_by(|one, next| one.rank == next.rank) {
             let mut best: Option<(i128, usize)> = None;
             for (at, Waiting { uses, .. }) in (at..).zip(of_rank) {
-                let fits = |of: &Use| self.taken[of.link] + of.share <= SHARES_MAX && !is_kept_free[of.link];
+                // What a repair takes no share of can be full or kept free.
+                let has_room = |of: &Use| self.taken[of.link] + of.share <= SHARES_MAX && !is_kept_free[of.link];
+                let fits = |of: &Use| of.share == 0 || has_room(of);
                 let score = self.score(uses);
                 let is_better = best.is_none_or(|(most, _)| score > most);
                 if is_better && uses.iter().all(fits) && (has_unknown || !uses.is_empty()) {
@@ -185,7 +195,8 @@ impl<T, U: Ord + Copy> Admission<T, U> {
             if best.is_some() {
                 return best.map(|(_, at)| at);
             }
-            of_rank.iter().flat_map(|waiting| &waiting.uses).for_each(|of| is_kept_free[of.link] = true);
+            let taken = of_rank.iter().flat_map(|waiting| &waiting.uses).filter(|of| of.share > 0);
+            taken.for_each(|of| is_kept_free[of.link] = true);
             at += of_rank.len();
         }
         None
@@ -205,25 +216,29 @@ impl<T, U: Ord + Copy> Admission<T, U> {
         let next = self.taken.len();
         let link = *self.links.entry(at).or_insert(next);
         if link == next {
-            self.taken.extend([0; 2]);
-            self.due.extend([0; 2]);
-            self.carried.extend([0; 2]);
+            self.taken.extend([0; LINES]);
+            self.due.extend([0; LINES]);
+            self.carried.extend([0; LINES]);
         }
         link
     }
 }
 
-/// With the share of each link that a repair takes while it runs.
+/// With the share of each link, and of disks, that a repair takes while it runs.
 fn uses(needs: &[(Link, u64)], starting: Starting) -> Vec<Use> {
     let longest = needs.iter().map(|(_, time)| *time).max().unwrap_or(1).max(1);
-    let shortest = needs.iter().map(|(_, time)| *time).min().unwrap_or(1).max(1);
-    // As many streams as the shortest link carries, each of which has one.
-    let streams = longest / shortest;
-    let of_streams = streams.saturating_mul(SHARES_MAX) / STREAMS_MAX;
-    let of_time = if starting == Starting::InOrder { 0 } else { WHOLE * streams.min(UNEVEN_MAX) };
-    let whole = u128::from(of_streams.max(of_time).min(SHARES_MAX));
-    let share = |time: u64| (u128::from(time) * whole).div_ceil(u128::from(longest)) as u64;
-    needs.iter().map(|(link, time)| Use { link: *link, time: *time, share: share(*time) }).collect()
+    let of_links = || needs.iter().filter(|(link, _)| !is_disk(*link)).map(|(_, time)| *time);
+    let (longest_link, shortest) = (of_links().max().unwrap_or(1).max(1), of_links().min().unwrap_or(1).max(1));
+    // As many streams as the shortest link carries, each of which has one. Disks have none.
+    let streams = longest_link / shortest;
+    let of_streams = (streams.saturating_mul(SHARES_MAX) / STREAMS_MAX).min(SHARES_MAX);
+    let of_time = if starting == Starting::InOrder { 0 } else { (WHOLE * streams.min(UNEVEN_MAX)).min(SHARES_MAX) };
+    let part = |time: u64, whole: u64, longest: u64| (u128::from(time) * u128::from(whole)).div_ceil(u128::from(longest)) as u64;
+    let share = |link: Link, time: u64| match (part(time, of_time, longest), is_disk(link)) {
+        (share, true) => share,
+        (share, false) => share.max(part(time, of_streams, longest_link)),
+    };
+    needs.iter().map(|(link, time)| Use { link: *link, time: *time, share: share(*link, *time) }).collect()
 }
 
 #[cfg(test)]
@@ -237,7 +252,7 @@ mod tests {
     type Given = (u32, (usize, u32), Vec<Line>);
 
     const fn line(node: u32, up: u64, down: u64) -> Line {
-        Line { at: Place::Node(NodeId(node)), up, down }
+        Line { at: Place::Node(NodeId(node)), up, down, disk: 0 }
     }
 
     /// A chain over these nodes.
@@ -245,6 +260,27 @@ mod tests {
         let last = nodes.len() - 1;
         let place = |(at, node): (usize, &u32)| line(*node, u64::from(at < last), u64::from(at > 0));
         nodes.iter().enumerate().map(place).collect()
+    }
+
+    #[test]
+    fn a_repair_starts_while_all_its_disks_have_a_share_left() {
+        // Disks that need four times as long as the links: a repair takes a whole share of them, and half of one of each link.
+        let of = |nodes: &[u32]| -> Vec<Line> { chain(nodes).into_iter().map(|line| Line { disk: 4, ..line }).collect() };
+        let mut admission = Admission::new(Starting::ByShares);
+        let all = SHARES_MAX / WHOLE;
+        admission.add((0..all + 1).map(|at| (at, (0, 0), of(&[1, 2, 3]))).chain([(90, (0, 0), of(&[4, 5]))]));
+        let mut started: Vec<(Ticket, u64)> = std::iter::from_fn(|| admission.start()).collect();
+        assert_eq!(started.iter().map(|(_, what)| *what).collect::<BTreeSet<_>>(), (0..all).chain([90]).collect());
+        admission.ended(started.remove(0).0);
+        assert_eq!(admission.start().map(|(_, what)| what), Some(all), "a share is free again");
+        // Where a person says how many run at a time, only the streams of links limit it.
+        let mut admission = Admission::new(Starting::InOrder);
+        admission.add((0..2 * STREAMS_MAX).map(|at| (at, (0, 0), of(&[1, 2, 3]))));
+        assert_eq!(std::iter::from_fn(|| admission.start()).count() as u64, STREAMS_MAX);
+        // Those that wait keep the disks of node 3 as little as their own.
+        let other = vec![Line { disk: 4, ..line(3, 1, 0) }, line(4, 0, 1)];
+        admission.add([(99, (1, 0), other)]);
+        assert_eq!(admission.start().map(|(_, what)| what), Some(99));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Balanced assignments: the paper's Algorithm 1, and our own by maximum flow.
 
 use super::{
-    Assignment, Candidates, Load, Part, Repair,
     flow::{Arc, Flow},
     racks,
+    repair::{Assignment, Candidates, Load, Part, Repair},
     speeds::{Direction, Speeds},
 };
 use std::{cmp::Reverse, collections::BTreeSet};
@@ -109,11 +109,12 @@ pub fn algorithm_1(repairs: &[Repair], loads: &[Load]) -> Option<Vec<Assignment>
 /// bipartite b-matching between parts and nodes, solved by maximum flow: nodes may carry a little more in each step,
 /// until every vertex has one. So of each class the largest load is the least possible, given the classes before. A
 /// class does not know what those before it send; at last, vertices of the busiest nodes change places where that helps.
-/// Where uplinks are the bottleneck, that can miss the optimum, so the helpers are then also chosen by what they send
-/// before the classes are assigned among them, and the better assignment is taken.
+/// Where uplinks are the bottleneck, that can miss the optimum, so the helpers are then also chosen by what they send and
+/// read before the classes are assigned among them, and the better assignment is taken.
 ///
-/// `loads`: what the nodes carry already, followed by what the racks carry. `speeds`: what their links can carry; if these differ, the
-/// function balances times instead of bytes. If the links of racks are limited, it also moves vertices to relieve those links.
+/// `loads`: what the nodes carry already, followed by what the racks carry. `speeds`: what their links and disks can carry; if these differ,
+/// the function balances times instead of bytes. A vertex needs room in its direction and, where they are limited, at the disks. If the links
+/// of racks are limited, the function also moves vertices to relieve those links.
 ///
 /// `None` if a repair needs more nodes than it can choose from.
 pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Assignment>> {
@@ -140,16 +141,14 @@ pub fn balance(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Ve
 /// Assigns one class of vertices after the other: those that receive, and then the leaves.
 fn in_classes<'a>(repairs: &'a [Repair], loads: &[Load], speeds: &Speeds) -> Option<Draft<'a>> {
     let mut draft = Draft::new(repairs, loads);
-    let receiving: BTreeSet<(Reverse<u64>, Reverse<u64>)> =
-        draft.vertices().filter(|(_, load)| load.down > 0).map(|(_, load)| (Reverse(load.down), Reverse(load.up))).collect();
-    let leaves: BTreeSet<Reverse<u64>> =
-        draft.vertices().filter(|(_, load)| load.down == 0).map(|(_, load)| Reverse(load.up)).collect();
-    let receiving = receiving.into_iter().map(|(down, up)| (Direction::Down, Load { up: up.0, down: down.0 }));
-    let leaves = leaves.into_iter().map(|up| (Direction::Up, Load { up: up.0, down: 0 }));
-    receiving.chain(leaves).all(|(direction, load)| matched(&mut draft, direction, load, speeds)).then_some(draft)
+    // Those that receive come first: leaves receive 0.
+    let classes: BTreeSet<Reverse<(u64, u64, u64)>> =
+        draft.vertices().map(|(_, load)| speeds.seen(load)).map(|load| Reverse((load.down, load.up, load.disk))).collect();
+    let mut classes = classes.into_iter().map(|Reverse((down, up, disk))| Load { up, down, disk });
+    classes.all(|load| matched(&mut draft, load, speeds)).then_some(draft)
 }
 
-/// The same repairs, with only those helpers to choose from with which the busiest uplink carries least. `None` if no
+/// The same repairs, with only those helpers to choose from with which the busiest uplink, and the busiest disks, carry least. `None` if no
 /// part has a choice.
 fn with_least_sent(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Option<Vec<Repair>> {
     let sends = |part: &Part| part.vertices.iter().any(|load| load.up > 0);
@@ -157,12 +156,12 @@ fn with_least_sent(repairs: &[Repair], loads: &[Load], speeds: &Speeds) -> Optio
     if !repairs.iter().flat_map(|repair| &repair.parts).any(|part| sends(part) && has_choice(part)) {
         return None;
     }
-    let only_up = |part: &Part| {
-        let vertices = part.vertices.iter().filter(|load| load.up > 0).map(|load| load.only_up()).collect();
+    let sending = |part: &Part| {
+        let vertices = part.vertices.iter().filter(|load| load.up > 0).map(|load| Load { down: 0, ..*load }).collect();
         Part { vertices, candidates: part.candidates.clone() }
     };
     let senders: Vec<Repair> =
-        repairs.iter().map(|repair| Repair { parts: repair.parts.iter().map(only_up).collect(), edges: Vec::new() }).collect();
+        repairs.iter().map(|repair| Repair { parts: repair.parts.iter().map(sending).collect(), edges: Vec::new() }).collect();
     let chosen = in_classes(&senders, loads, speeds)?.chosen;
     let narrowed = |(part, mut chosen): (&Part, Vec<u32>)| {
         chosen.sort_unstable();
@@ -183,17 +182,25 @@ struct Group {
     arcs: Vec<Arc>,
 }
 
-/// Assigns all vertices with this load. Returns whether all have a node.
-fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load, speeds: &Speeds) -> bool {
+/// Assigns all vertices with this load, as far as the speeds tell loads apart. Returns whether all have a node.
+fn matched(draft: &mut Draft<'_>, load: Load, speeds: &Speeds) -> bool {
+    let direction = if load.down > 0 { Direction::Down } else { Direction::Up };
     let mut groups: Vec<Group> = Vec::new();
-    for (place, _) in draft.vertices().filter(|(_, it)| *it == load) {
+    for (place, _) in draft.vertices().filter(|(_, it)| speeds.seen(*it) == load) {
         match groups.last_mut().filter(|group| (group.places[0].repair, group.places[0].part) == (place.repair, place.part)) {
             Some(group) => group.places.push(place),
             None => groups.push(Group { places: vec![place], candidates: draft.free(place).collect(), arcs: Vec::new() }),
         }
     }
-    let carried: Vec<u64> = draft.loads.iter().map(|load| direction.of(load)).collect();
-    let times: Vec<u64> = (0..carried.len()).map(|node| speeds.time(direction, node, carried[node])).collect();
+    let carried = draft.loads.clone();
+    let disk = Some((Direction::Disk, load.disk)).filter(|(_, bytes)| *bytes > 0);
+    let needs: Vec<(Direction, u64)> = [(direction, direction.of(&load).max(1))].into_iter().chain(disk).collect();
+    // The time of a node with so many more of these vertices.
+    let time = |node: usize, more: u64| {
+        let time = |(at, size): &(Direction, u64)| speeds.time(*at, node, at.of(&carried[node]) + more * size);
+        needs.iter().map(time).max().unwrap_or(0)
+    };
+    let times: Vec<u64> = (0..carried.len()).map(|node| time(node, 0)).collect();
     thin_out(&mut groups, &times);
     // Levels are those of these nodes: one that can take nothing, such as the lost one, never fills up.
     let mut is_reached = vec![false; carried.len()];
@@ -207,9 +214,13 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load, speeds: &Spe
     }
     let links: Vec<Arc> = (first..first + nodes).map(|node| flow.arc(node, first + nodes, 0)).collect();
     let wanted: u64 = groups.iter().map(|group| group.places.len() as u64).sum();
-    let room = |level: u64, node: usize| speeds.bytes(direction, node, level).saturating_sub(carried[node]) / size;
+    let room = |level: u64, node: usize| {
+        let room = |(at, size): &(Direction, u64)| speeds.bytes(*at, node, level).saturating_sub(at.of(&carried[node])) / size;
+        needs.iter().map(room).min().unwrap_or(0)
+    };
     let least = reached.iter().map(|node| times[*node]).min().unwrap_or(0);
-    let most = least.saturating_add(speeds.time_max(wanted.saturating_mul(size)));
+    let largest = needs.iter().map(|(_, size)| *size).max().unwrap_or(1);
+    let most = least.saturating_add(speeds.time_max(wanted.saturating_mul(largest)));
     let all_rooms = |level: u64| reached.iter().map(|node| room(level, *node)).fold(0, u64::saturating_add);
     // The lowest level at which the nodes together have room. Half of the way at a time, so that all fill evenly.
     let lowest = first_that(least, most, |level| all_rooms(level) >= wanted);
@@ -227,7 +238,7 @@ fn matched(draft: &mut Draft<'_>, direction: Direction, load: Load, speeds: &Spe
             break;
         }
         // The next level at which a node has room for one more.
-        let next = |node: usize| speeds.time(direction, node, carried[node] + (rooms[node] + 1) * size);
+        let next = |node: usize| time(node, rooms[node] + 1);
         level = if level < lowest { half_way(level) } else { reached.iter().copied().map(next).min().unwrap_or(level) };
     }
     for group in &groups {
@@ -276,7 +287,7 @@ impl<'a, 'b> Relief<'a, 'b> {
             let step = self.draft.vertices().map(|(_, load)| direction.of(&load)).filter(|load| *load > 0).min();
             first_that(0, speeds.time_max(total), |time| together(time) >= total) + step.unwrap_or(1) - 1
         };
-        least(Direction::Down).max(least(Direction::Up))
+        speeds.directions().map(least).max().unwrap_or(0)
     }
 
     /// Relieves the busiest node, again and again, until none can be relieved. Returns whether no change can undercut what
@@ -304,7 +315,8 @@ impl<'a, 'b> Relief<'a, 'b> {
             let part = self.draft.part(place);
             let vertex = part.vertices[place.vertex];
             let others = (0..part.vertices.len()).map(|vertex| Place { vertex, ..place });
-            let others = others.filter(|other| part.vertices[other.vertex] != vertex);
+            let differs = |load: Load| self.speeds.seen(load) != self.speeds.seen(vertex);
+            let others = others.filter(|other| differs(part.vertices[other.vertex]));
             let options: Vec<(u32, Option<Place>)> =
                 self.draft.free(place).map(|to| (to, None)).chain(others.map(|it| (self.draft.node(it), Some(it)))).collect();
             for (to, back) in options {
@@ -373,10 +385,9 @@ fn scattered(group: u64, node: u32) -> u64 {
 
 /// A lower bound of the time of the busiest link under any assignment, in bytes that the fastest link carries in it: the
 /// least time in which the vertices, if they could be split among the candidates of their part, would fit. Of a part a
-/// node carries at most its largest vertex. The busiest link may be one between racks.
+/// node carries at most its largest vertex. The busiest link may be one between racks, or a node's disks.
 pub fn lower_bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
-    let of_nodes =
-        [Direction::Down, Direction::Up].into_iter().map(|direction| bound_of(repairs, speeds, direction)).max().unwrap_or(0);
+    let of_nodes = speeds.directions().map(|direction| bound_of(repairs, speeds, direction)).max().unwrap_or(0);
     match speeds.racks().are_limited() {
         true => of_nodes.max(racks::bound(repairs, speeds)),
         false => of_nodes,
@@ -397,7 +408,7 @@ fn bound_of(repairs: &[Repair], speeds: &Speeds, direction: Direction) -> u64 {
     let unit = parts.iter().flat_map(|(part, ..)| &part.vertices).map(|load| direction.of(load)).fold(0, common_divisor).max(1);
     let total: u64 = parts.iter().map(|(_, sum, _)| sum / unit).sum();
     let step = if *speeds == Speeds::even(nodes) { unit } else { 1 };
-    let room = |level: u64, node: usize| speeds.bytes(direction, node, level * step) / unit;
+    let room = |level: u64, node: usize| (speeds.bytes(direction, node, level * step) / unit).min(total);
     let together = |level: u64| (0..nodes).map(|node| room(level, node)).fold(0, u64::saturating_add);
     let most = speeds.time_max(total * unit).div_ceil(step);
     let mean = first_that(0, most, |level| together(level) >= total);

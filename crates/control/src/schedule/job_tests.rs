@@ -4,6 +4,7 @@ use super::{super::Admission, super::STRIPES_PER_NODE, super::Starting, *};
 use crate::fixtures::view;
 use rand::{SeedableRng, rngs::StdRng, seq::index};
 use std::time::Duration;
+use weft_codes::{Ask, SubBlock};
 
 const BLOCK_LEN: u64 = 1 << 20;
 
@@ -51,6 +52,26 @@ fn schedule_as_places_become_free(
     let (first, rest) = open.split_at(BLOCKS_PER_NODE * view.up_count() / 2);
     let first = schedule(scheduler, first, view, network);
     first.into_iter().chain(rest.chunks(1).flat_map(|one| schedule(scheduler, one, view, network))).collect()
+}
+
+/// Likewise, batch by batch as a job reads its stripes. `view`: the nodes, by the number of stripes that are scheduled.
+fn schedule_to_the_end(
+    scheduler: &mut Scheduler,
+    open: &[Open],
+    view: impl Fn(usize) -> View,
+    network: &Network,
+) -> Vec<Option<Scheduled>> {
+    let (patterns, mut rng) = (Patterns::new(1 << 20), StdRng::seed_from_u64(9));
+    let mut scheduled = Vec::with_capacity(open.len());
+    while scheduled.len() < open.len() {
+        let view = view(scheduled.len());
+        let size = BLOCKS_PER_NODE * view.up_count();
+        let left = &open[scheduled.len()..];
+        let count = batch_len(left.len().min(known_max(size)), size);
+        let cluster = Cluster { view: &view, network, patterns: &patterns };
+        scheduled.extend(scheduler.batch(&left[..count], &cluster, &mut rng));
+    }
+    scheduled
 }
 
 fn summary(scheduler: &Scheduler, view: &View, network: &Network) -> Summary {
@@ -201,6 +222,91 @@ fn batches_are_balanced_together() {
     }
 }
 
+/// The sum over all batches: of one, of 60 and 35, of three, and of five.
+#[test]
+fn all_batches_together_are_as_even_as_one_balance_of_the_whole_job() {
+    let (view, network) = (view(16, &[1]), Network::uniform(1e8));
+    for spec in ["rs(6,3)", "rs(10,4)", "lrc(6,2,2)", "butterfly(4)"] {
+        for scheme in ["conventional", "ppr", "pipeline"] {
+            for (seed, count) in [(22, 64), (23, 64), (24, 95), (25, 155), (26, 305)] {
+                let (mut first, mut second) = (scheduler(HelperSelect::Boost, scheme), scheduler(HelperSelect::Boost, scheme));
+                let open = lost(spec, 16, count, seed);
+                let scheduled = schedule_to_the_end(&mut first, &open, |_| view.clone(), &network);
+                check(&open, &scheduled, &view);
+                let again = schedule_to_the_end(&mut second, &open, |_| view.clone(), &network);
+                assert_eq!(scheduled, again, "the same input, the same schedule");
+                let Summary { busiest, bound, .. } = summary(&first, &view, &network);
+                let ratio = busiest as f64 / bound as f64;
+                println!("{spec} {scheme} {count}: {busiest} / {bound} = {ratio:.3}");
+                assert!((1.0..=1.05).contains(&ratio), "{spec} {scheme} {count} seed {seed}: {ratio:.3}");
+            }
+        }
+    }
+}
+
+/// Not any six of the blocks that are left rebuild a global parity: a whole local group has only three independent ones.
+#[test]
+fn a_global_parity_is_rebuilt_by_exactly_the_scheduled_helpers() {
+    let (view, network) = (view(16, &[1]), Network::uniform(1e8));
+    for scheme in ["conventional", "ppr", "pipeline"] {
+        let open = lost("lrc(6,2,2)", 16, 200, 31);
+        let mut scheduler = scheduler(HelperSelect::Boost, scheme);
+        let scheduled = schedule_to_the_end(&mut scheduler, &open, |_| view.clone(), &network);
+        check(&open, &scheduled, &view);
+        let mut globals = 0;
+        for (open, scheduled) in open.iter().zip(scheduled.iter().flatten()).filter(|(open, _)| open.lost[0] >= 8) {
+            let is_helper = |(_, node): &(u8, NodeId)| scheduled.helpers.contains(node);
+            let mut helpers: Vec<(u8, NodeId)> = open.available.iter().copied().filter(is_helper).collect();
+            let others = open.available.iter().copied().filter(|it| !is_helper(it));
+            helpers.sort_by_key(|(_, node)| scheduled.helpers.iter().position(|helper| helper == node));
+            let helpers: Vec<u8> = helpers.into_iter().map(|(index, _)| index).collect();
+            let available = helpers.iter().copied().chain(others.map(|(index, _)| index)).collect();
+            let wanted = vec![SubBlock { index: open.lost[0], sub_block: 0 }];
+            let recipes = open.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() }).unwrap();
+            let helping: Vec<u8> = recipes[0].helpers.iter().map(|helper| helper.index).collect();
+            assert_eq!(helping, helpers, "{scheme}: {:?}", open.lost);
+            globals += 1;
+        }
+        assert!(globals > 20, "{globals}");
+    }
+}
+
+#[test]
+fn a_later_batch_avoids_a_node_that_became_suspect_or_slow() {
+    let (all, network) = (view(16, &[1]), Network::uniform(1e8));
+    let (suspect, mut slow) = (NodeId(7), Network::uniform(1e8));
+    slow.up_bytes_per_s.insert(Party::Node(suspect), 1e7);
+    slow.down_bytes_per_s.insert(Party::Node(suspect), 1e7);
+    let open = lost("rs(6,3)", 16, 120, 27);
+    let of = |view: &dyn Fn(usize) -> View| {
+        schedule_to_the_end(&mut scheduler(HelperSelect::Boost, "pipeline"), &open, view, &network)
+    };
+    let as_planned = of(&|_| all.clone());
+    let changed = of(&|scheduled| {
+        let mut view = all.clone();
+        if scheduled > 0 {
+            view.nodes.get_mut(&suspect).unwrap().suspect_for = Duration::from_secs(9);
+        }
+        view
+    });
+    let homes = |scheduled: &[Option<Scheduled>]| scheduled.iter().flatten().filter(|it| it.homes == [suspect]).count();
+    assert_eq!(as_planned[..60], changed[..60]);
+    assert!(homes(&as_planned[60..]) > 0, "{}", homes(&as_planned[60..]));
+    assert_eq!(homes(&changed[60..]), 0);
+    // Its links become slow after the first batch.
+    let patterns = Patterns::new(1 << 20);
+    let second = |then: &Network| {
+        let (mut scheduler, mut rng) = (scheduler(HelperSelect::Boost, "pipeline"), StdRng::seed_from_u64(9));
+        let cluster = Cluster { view: &all, network: &network, patterns: &patterns };
+        let sent = |scheduler: &Scheduler| scheduler.carried()[&Place::Node(suspect)].up;
+        scheduler.batch(&open[..60], &cluster, &mut rng);
+        let before = sent(&scheduler);
+        scheduler.batch(&open[60..], &Cluster { network: then, ..cluster }, &mut rng);
+        sent(&scheduler) - before
+    };
+    assert!(second(&slow) * 2 < second(&network), "{} of {}", second(&slow), second(&network));
+}
+
 #[test]
 fn an_open_scheme_minimises_the_whole_job() {
     let (view, network) = (view(20, &[1]), Network::uniform(1e8));
@@ -250,6 +356,105 @@ fn slow_links_carry_less() {
         assert!(slow.up * 2 < mean, "{scheme}: {slow:?} of {mean}");
         assert!(busiest as f64 <= 1.1 * bound as f64, "{scheme}: {busiest} / {bound}");
     }
+}
+
+/// With disks of this rate at nodes 2 to 16, and a quarter of it at node 5.
+fn with_disks(mut network: Network, bytes_per_s: f64) -> Network {
+    for node in 2..=16 {
+        let rate = if node == 5 { bytes_per_s / 4.0 } else { bytes_per_s };
+        network.disk_bytes_per_s.insert(Party::Node(NodeId(node)), rate);
+    }
+    network
+}
+
+#[test]
+fn slow_disks_carry_less_where_disks_are_slower_than_links() {
+    let view = view(16, &[1]);
+    let run = |scheme: &str, network: &Network| {
+        let mut scheduler = scheduler(HelperSelect::Boost, scheme);
+        let open = lost("rs(6,3)", 16, 200, 6);
+        let scheduled = schedule(&mut scheduler, &open, &view, network);
+        check(&open, &scheduled, &view);
+        (summary(&scheduler, &view, network), scheduled)
+    };
+    for scheme in ["conventional", "ppr", "pipeline"] {
+        // Links of 10 Gbit/s.
+        let (Summary { loads, busiest, bound }, scheduled) = run(scheme, &with_disks(Network::uniform(1.25e9), 2e8));
+        let all: u64 = loads.values().map(|load| load.disk).sum();
+        assert_eq!(all, 200 * 7 * BLOCK_LEN, "{scheme}: six blocks are read and one is written, whatever is passed on");
+        let slow = loads[&Place::Node(NodeId(5))];
+        assert!(slow.disk * 3 < all / 15, "{scheme}: {slow:?} of {all}");
+        assert!(busiest as f64 <= 1.1 * bound as f64, "{scheme}: {busiest} / {bound}");
+        // All disks together, in bytes of a link: each of 14 carries 0.16 as many.
+        assert!(bound as f64 >= all as f64 / (14.25 * 0.16), "{scheme}: {bound}");
+        assert!(scheduled.iter().flatten().flat_map(|it| &it.lines).all(|line| line.disk > 0));
+        // Disks that are much faster than links change nothing.
+        let (fast, _) = run(scheme, &with_disks(Network::uniform(1e8), 1e12));
+        let (unknown, _) = run(scheme, &Network::uniform(1e8));
+        let ratio = fast.busiest as f64 / unknown.busiest as f64;
+        assert!((0.95..=1.05).contains(&ratio), "{scheme}: {ratio}");
+        let shown: u64 = unknown.loads.values().map(|load| load.disk).sum();
+        assert_eq!((shown, unknown.bound), (all, fast.bound), "{scheme}: what unknown disks carry is shown, and does not count");
+    }
+}
+
+#[test]
+fn a_node_whose_disks_were_not_measured_gets_no_more_than_others() {
+    let view = view(16, &[1]);
+    let mut network = with_disks(Network::uniform(1.25e9), 2e8);
+    network.disk_bytes_per_s.remove(&Party::Node(NodeId(7)));
+    let mut scheduler = scheduler(HelperSelect::Boost, "conventional");
+    let open = lost("rs(6,3)", 16, 200, 6);
+    check(&open, &schedule(&mut scheduler, &open, &view, &network), &view);
+    let [new, other] = [7, 8].map(|node| scheduler.carried()[&Place::Node(NodeId(node))].disk);
+    assert!(new as f64 <= 1.2 * other as f64, "{new} of {other}");
+}
+
+#[test]
+fn the_disks_of_one_node_say_nothing_of_those_of_most_others() {
+    let view = view(16, &[1]);
+    let mut network = Network::uniform(1.25e9);
+    network.disk_bytes_per_s.insert(Party::Node(NodeId(5)), 2e8);
+    let mut scheduler = scheduler(HelperSelect::Boost, "conventional");
+    let open = lost("rs(6,3)", 16, 200, 6);
+    check(&open, &schedule(&mut scheduler, &open, &view, &network), &view);
+    let [slow, other] = [5, 8].map(|node| scheduler.carried().get(&Place::Node(NodeId(node))).map_or(0, |load| load.disk));
+    assert!(slow * 2 < other, "{slow} of {other}: it alone is known to be slow");
+}
+
+#[test]
+fn slow_disks_carry_less_also_where_links_between_racks_are_limited() {
+    let mut view = view(16, &[1]);
+    let mut network = with_disks(Network::uniform(1.25e9), 2e8);
+    for node in view.nodes.values_mut() {
+        node.rack = format!("r{}", node.id.0 % 4).into();
+    }
+    for rack in 0..4 {
+        network.rack_up_bytes_per_s.insert(format!("r{rack}"), 6e8);
+        network.rack_down_bytes_per_s.insert(format!("r{rack}"), 6e8);
+    }
+    for scheme in ["conventional", "pipeline"] {
+        let mut scheduler = scheduler(HelperSelect::Boost, scheme);
+        let open = lost("rs(6,3)", 16, 200, 6);
+        check(&open, &schedule(&mut scheduler, &open, &view, &network), &view);
+        let Summary { loads, busiest, bound } = summary(&scheduler, &view, &network);
+        let slow = loads[&Place::Node(NodeId(5))];
+        assert!(slow.disk * 2 < 200 * 7 * BLOCK_LEN / 15, "{scheme}: {slow:?}");
+        assert!(busiest as f64 <= 1.2 * bound as f64, "{scheme}: {busiest} / {bound}");
+    }
+}
+
+#[test]
+fn an_open_scheme_reads_less_where_disks_are_slow() {
+    let view = view(16, &[1]);
+    let schemes = |network: &Network| -> BTreeSet<String> {
+        let mut scheduler = Scheduler::new(HelperSelect::Boost, Prefer::Whole, AUTO);
+        let open = lost("butterfly(4)", 16, 8, 5);
+        schedule(&mut scheduler, &open, &view, network).into_iter().map(|it| it.unwrap().scheme).collect()
+    };
+    // Chains load each link less, and read four blocks where the code's own recipe reads five halves.
+    assert!(!schemes(&Network::uniform(1e8)).contains("conventional"));
+    assert_eq!(schemes(&with_disks(Network::uniform(1e8), 1e7)), BTreeSet::from(["conventional".to_owned()]));
 }
 
 #[test]
@@ -376,17 +581,23 @@ fn admitted_repairs_keep_the_busiest_links_full() {
     let (view, network) = (view(NODES, &[1]), Network::uniform(1e8));
     for spec in ["rs(6,3)", "rs(10,4)", "lrc(6,2,2)", "lrc(8,2,2)", "butterfly(4)", "clay(5,3,d=6)"] {
         for scheme in ["conventional", "ppr", "pipeline"] {
-            // As a job adds its blocks, and as the healer does: twice as many as may run. Several batches are not balanced as well
-            // as one.
+            // As a job adds its blocks, and as the healer does: twice as many as may run.
             for (seed, count, batch, most) in [(8, 100, 60, 1.25), (9, 64, 60, 1.25), (10, 100, 120, 1.1), (11, 300, 120, 1.1)] {
                 let mut job = scheduler(HelperSelect::Boost, scheme);
                 let patterns = Patterns::new(1 << 20);
                 let (cluster, mut rng) =
                     (Cluster { view: &view, network: &network, patterns: &patterns }, StdRng::seed_from_u64(9));
                 let open = lost(spec, NODES, count, seed);
-                let batches =
-                    open.chunks(batch).map(|batch| job.batch(batch, &cluster, &mut rng).into_iter().flatten().collect());
-                let time = simulated(batches.collect(), STRIPES_PER_NODE * 15);
+                let (mut left, mut batches) = (open.as_slice(), Vec::new());
+                while !left.is_empty() {
+                    let count =
+                        if batch == 60 { batch_len(left.len().min(known_max(batch)), batch) } else { batch.min(left.len()) };
+                    let (these, others) = left.split_at(count);
+                    let made = job.batch(these, &cluster, &mut rng);
+                    left = others;
+                    batches.push(made.into_iter().flatten().collect());
+                }
+                let time = simulated(batches, STRIPES_PER_NODE * 15);
                 let ratio = time / summary(&job, &view, &network).bound as f64;
                 println!("{spec} {scheme} {count} in batches of {batch}: {ratio:.3} of the bound");
                 assert!((0.999..=most).contains(&ratio), "{spec} {scheme}: {ratio:.3}");

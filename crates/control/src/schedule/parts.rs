@@ -1,10 +1,10 @@
-//! From a code and a scheme to the parts of a repair: what each vertex sends and receives, and which helpers can take
-//! each other's places.
+//! From a code and a scheme to the parts of a repair: what each vertex sends and receives, what its disks carry, and which
+//! helpers can take each other's places.
 
-use super::{Candidates, Edge, Load, Part, Repair};
-use std::collections::BTreeMap;
+use super::repair::{Candidates, Edge, Load, Part, Repair};
+use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::Code;
-use weft_plan::{Class, Hold, Job, Want, WantKind, transfers};
+use weft_plan::{Class, Hold, Job, Want, WantKind, cost, transfers};
 use weft_schemes::{Kind, Paths, Patterns, Request, Run, Select, by_name, plan};
 use weft_types::{BlockId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
 
@@ -20,6 +20,8 @@ pub struct Parts {
     roots: Vec<Load>,
     /// What they send to each other: helpers by their place in all parts together, then the destinations.
     edges: Vec<Edge>,
+    /// Sets of blocks of which not all can help: one of them is a function of the others.
+    dependent: Vec<Vec<u8>>,
 }
 
 /// The parts of a scheme's repair of these lost blocks, each at another destination, from these others, ascending. Loads are in
@@ -31,11 +33,12 @@ pub struct Parts {
 pub fn parts(code: &dyn Code, scheme: &str, lost: &[u8], available: &[u8], patterns: Option<&Patterns>) -> Result<Parts> {
     let mut backwards = available.to_vec();
     backwards.reverse();
-    let (forth, moved) = helpers(code, scheme, lost, available, patterns)?;
-    let (back, _) = helpers(code, scheme, lost, &backwards, patterns)?;
-    let roots: Vec<Load> = (0..lost.len()).map(|at| forth.get(&requestor(at)).copied().unwrap_or_default()).collect();
+    let Flows { links: forth, moved, disks } = flows(code, scheme, lost, available, patterns)?;
+    let Flows { links: back, .. } = flows(code, scheme, lost, &backwards, patterns)?;
+    let whole = |node: NodeId| forth.get(&node).map(|load| Load { disk: disks.get(&node).copied().unwrap_or(0), ..*load });
+    let roots: Vec<Load> = (0..lost.len()).map(|at| whole(requestor(at)).unwrap_or_default()).collect();
     let in_order = |order: &[u8]| -> Vec<(u8, Load)> {
-        order.iter().filter_map(|index| forth.get(&NodeId((*index).into())).map(|load| (*index, *load))).collect()
+        order.iter().filter_map(|index| Some((*index, whole(NodeId((*index).into()))?))).collect()
     };
     let (chosen, vertices): (Vec<u8>, Vec<Load>) = in_order(available).into_iter().unzip();
     let place = |node: NodeId| match node.0.checked_sub(REQUESTOR.0) {
@@ -43,12 +46,32 @@ pub fn parts(code: &dyn Code, scheme: &str, lost: &[u8], available: &[u8], patte
         None => chosen.iter().position(|index| NodeId((*index).into()) == node).unwrap_or(0),
     };
     let edges = moved.into_iter().map(|((from, to), bytes)| Edge { from: place(from), to: place(to), bytes }).collect();
-    let helpers = match forth.keys().eq(back.keys()) {
+    let are_given = forth.keys().eq(back.keys());
+    let dependent = if are_given { Vec::new() } else { dependent(code, available, vertices.len()) };
+    let helpers = match are_given {
         true if forth == back => chosen.into_iter().zip(vertices).map(|(index, load)| (vec![load], vec![index])).collect(),
         true => vec![(vertices, chosen)],
         false => vec![(vertices, available.to_vec())],
     };
-    Ok(Parts { helpers, roots, edges })
+    Ok(Parts { helpers, roots, edges, dependent })
+}
+
+/// The sets of at most so many available blocks that are a parity block and all data blocks of which it is a function, such as the local
+/// groups of an LRC: the last of them adds nothing to the others, so that a repair would take another block in its place.
+fn dependent(code: &dyn Code, available: &[u8], helpers: usize) -> Vec<Vec<u8>> {
+    let (k, alpha) = (code.k(), code.alpha());
+    if code.tolerance() == code.m() {
+        // Any k blocks are independent.
+        return Vec::new();
+    }
+    let with_data = |parity: &u8| -> Option<Vec<u8>> {
+        let first = usize::from(*parity) * alpha;
+        let terms = (first..first + alpha).flat_map(|row| code.generator().row(row));
+        let data: BTreeSet<u8> = terms.map(|(_, col, _)| (*col as usize / alpha) as u8).collect();
+        let is_whole = data.len() < helpers && data.iter().all(|index| available.contains(index));
+        is_whole.then(|| data.into_iter().chain([*parity]).collect())
+    };
+    available.iter().filter(|index| usize::from(**index) >= k).filter_map(with_data).collect()
 }
 
 /// The destination of a lost block, by its place among them.
@@ -56,11 +79,19 @@ const fn requestor(at: usize) -> NodeId {
     NodeId(REQUESTOR.0 + at as u32)
 }
 
-/// The load of each party by number, and what each sends to each other one.
-type Flows = (BTreeMap<NodeId, Load>, BTreeMap<(NodeId, NodeId), u64>);
+/// What a plan moves.
+#[derive(Default)]
+struct Flows {
+    /// The load of each party's links.
+    links: BTreeMap<NodeId, Load>,
+    /// What each sends to each other one.
+    moved: BTreeMap<(NodeId, NodeId), u64>,
+    /// What each reads from blocks and writes to them.
+    disks: BTreeMap<NodeId, u64>,
+}
 
-/// The load of each party of the plan that prefers these blocks, best first, and what they send to each other.
-fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: Option<&Patterns>) -> Result<Flows> {
+/// The flows of the plan that prefers these blocks, best first.
+fn flows(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: Option<&Patterns>) -> Result<Flows> {
     let alpha = code.alpha() as u64;
     let (k, m, data_len) = (code.k() as u32, code.m() as u32, code.dimension() as u64 * alpha);
     let stripe = StripeLayout { layout: Layout::new(alpha, alpha, code.alpha() as u32)?, k, m, data_len };
@@ -87,29 +118,33 @@ fn helpers(code: &dyn Code, scheme: &str, lost: &[u8], blocks: &[u8], patterns: 
         ..Request::new(code, stripe, &job, run)
     };
     let plan = plan(&request, by_name(Kind::Repair, scheme)?)?;
-    let all = transfers(&plan).map_err(|refusal| Error::fatal(format!("internal error: {refusal}")))?;
-    let (mut loads, mut moved): Flows = Default::default();
-    for ((from, to), bytes) in all {
+    let internal = |refusal| Error::fatal(format!("internal error: {refusal}"));
+    let mut flows = Flows::default();
+    for ((from, to), bytes) in transfers(&plan).map_err(internal)? {
         let (Some(from), Some(to)) = (from.node(), to.node()) else { continue };
-        loads.entry(from).or_default().up += bytes;
-        loads.entry(to).or_default().down += bytes;
-        *moved.entry((from, to)).or_default() += bytes;
+        flows.links.entry(from).or_default().up += bytes;
+        flows.links.entry(to).or_default().down += bytes;
+        *flows.moved.entry((from, to)).or_default() += bytes;
     }
-    Ok((loads, moved))
+    let at_disks = cost(&plan).map_err(internal)?.parties;
+    flows.disks = at_disks.iter().filter_map(|of| Some((of.party.node()?, of.disk_bytes()))).collect();
+    Ok(flows)
 }
 
 impl Parts {
     /// Of copies of these blocks, of `alpha` sub-blocks each, from where they are.
     pub fn of_copies(blocks: &[u8], alpha: u64) -> Self {
-        let helpers = blocks.iter().map(|index| (vec![Load { up: alpha, down: 0 }], vec![*index])).collect();
+        let helpers = blocks.iter().map(|index| (vec![Load { up: alpha, down: 0, disk: alpha }], vec![*index])).collect();
         let edge = |at: usize| Edge { from: at, to: blocks.len() + at, bytes: alpha };
-        Self { helpers, roots: vec![Load { up: 0, down: alpha }; blocks.len()], edges: (0..blocks.len()).map(edge).collect() }
+        let root = Load { up: 0, down: alpha, disk: alpha };
+        let edges = (0..blocks.len()).map(edge).collect();
+        Self { helpers, roots: vec![root; blocks.len()], edges, dependent: Vec::new() }
     }
 
     /// The repair of one stripe, whose blocks have `scale` times as many bytes as a code has sub-blocks: the nodes that hold
     /// its other blocks, and those that may get the lost ones.
     pub fn repair(&self, scale: u64, home: impl Fn(u8) -> u32, destinations: Candidates) -> Repair {
-        let scaled = |load: &Load| Load { up: load.up * scale, down: load.down * scale };
+        let scaled = |load: &Load| Load { up: load.up * scale, down: load.down * scale, disk: load.disk * scale };
         let part = |(vertices, blocks): &(Vec<Load>, Vec<u8>)| {
             let mut nodes: Vec<u32> = blocks.iter().map(|index| home(*index)).collect();
             nodes.sort_unstable();
@@ -120,9 +155,20 @@ impl Parts {
         Repair { parts: self.helpers.iter().map(part).chain([roots]).collect(), edges }
     }
 
+    /// Sets of nodes of which a repair must not choose all as helpers: it would leave one out, and take another one that the assignment does
+    /// not count. `home`: the node of a block.
+    pub fn dependent(&self, home: impl Fn(u8) -> u32) -> Vec<Vec<u32>> {
+        self.dependent.iter().map(|blocks| blocks.iter().map(|index| home(*index)).collect()).collect()
+    }
+
     /// Sub-blocks that all vertices together send.
     pub fn moved(&self) -> u64 {
         self.vertices().map(|load| load.up).sum()
+    }
+
+    /// Sub-blocks that all disks together read and write.
+    pub fn at_disks(&self) -> u64 {
+        self.vertices().map(|load| load.disk).sum()
     }
 
     /// About how many sub-blocks cross between so many racks: helpers that send to the destination themselves are mostly in another rack;
@@ -176,25 +222,33 @@ mod tests {
         all.iter().map(|(from, to)| Edge { from: *from, to: *to, bytes }).collect()
     }
 
+    /// Of a vertex that reads or writes one sub-block.
     const fn load(up: u64, down: u64) -> Load {
-        Load { up, down }
+        at_disk(up, down, 1)
+    }
+
+    const fn at_disk(up: u64, down: u64, disk: u64) -> Load {
+        Load { up, down, disk }
     }
 
     #[test]
     fn any_k_blocks_help_a_reed_solomon_block_in_any_order() {
         let others = vec![0, 1, 3, 4, 5];
         let edges = links(1, &[(0, 4), (1, 4), (2, 4), (3, 4)]);
-        let conventional = Parts { helpers: vec![(vec![load(1, 0); 4], others.clone())], roots: vec![load(0, 4)], edges };
+        let of_parts = |vertices: Vec<Load>, roots, edges| Parts {
+            helpers: vec![(vertices, others.clone())],
+            roots,
+            edges,
+            dependent: Vec::new(),
+        };
+        let conventional = of_parts(vec![load(1, 0); 4], vec![load(0, 4)], edges);
         assert_eq!(of("rs(4,2)", "conventional", &[2]), conventional);
         let chain = vec![load(1, 0), load(1, 1), load(1, 1), load(1, 1)];
         let edges = links(1, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
-        assert_eq!(
-            of("rs(4,2)", "pipeline", &[2]),
-            Parts { helpers: vec![(chain, others.clone())], roots: vec![load(0, 1)], edges }
-        );
+        assert_eq!(of("rs(4,2)", "pipeline", &[2]), of_parts(chain, vec![load(0, 1)], edges));
         let tree = vec![load(1, 0), load(1, 1), load(1, 0), load(1, 2)];
         let edges = links(1, &[(0, 1), (1, 3), (2, 3), (3, 4)]);
-        assert_eq!(of("rs(4,2)", "ppr", &[2]), Parts { helpers: vec![(tree, others)], roots: vec![load(0, 1)], edges });
+        assert_eq!(of("rs(4,2)", "ppr", &[2]), of_parts(tree, vec![load(0, 1)], edges));
     }
 
     #[test]
@@ -202,23 +256,39 @@ mod tests {
         // Blocks 0 to 2 and the local parity 6 are a group.
         let chain = vec![load(1, 0), load(1, 1), load(1, 1)];
         let edges = links(1, &[(0, 1), (1, 2), (2, 3)]);
+        let roots = vec![load(0, 1)];
         assert_eq!(
             of("lrc(6,2,2)", "pipeline", &[1]),
-            Parts { helpers: vec![(chain, vec![0, 2, 6])], roots: vec![load(0, 1)], edges }
+            Parts { helpers: vec![(chain, vec![0, 2, 6])], roots, edges, dependent: Vec::new() }
         );
         let tied = [0, 2, 6].map(|index| (vec![load(1, 0)], vec![index]));
         let edges = links(1, &[(0, 3), (1, 3), (2, 3)]);
-        assert_eq!(of("lrc(6,2,2)", "conventional", &[1]), Parts { helpers: tied.into(), roots: vec![load(0, 3)], edges });
+        let roots = vec![load(0, 3)];
+        let expected = Parts { helpers: tied.into(), roots, edges, dependent: Vec::new() };
+        assert_eq!(of("lrc(6,2,2)", "conventional", &[1]), expected);
+    }
+
+    #[test]
+    fn no_whole_local_group_rebuilds_a_global_parity() {
+        let nodes = |parts: &Parts| parts.dependent(|index| 10 + u32::from(index));
+        for scheme in ["conventional", "ppr", "pipeline"] {
+            assert_eq!(nodes(&of("lrc(6,2,2)", scheme, &[8])), [[10, 11, 12, 16], [13, 14, 15, 17]], "{scheme}");
+            for (spec, lost) in [("lrc(6,2,2)", 1), ("rs(6,3)", 8), ("butterfly(4)", 0)] {
+                assert!(nodes(&of(spec, scheme, &[lost])).is_empty(), "{spec} {scheme}");
+            }
+        }
+        // The second group is not whole.
+        assert_eq!(nodes(&of("lrc(6,2,2)", "conventional", &[4, 8])), [[10, 11, 12, 16]]);
     }
 
     #[test]
     fn the_helpers_of_a_regenerating_code_send_parts_of_their_blocks() {
         let halves = of("butterfly(4)", "conventional", &[0]);
-        assert_eq!(halves.helpers, [1, 2, 3, 4, 5].map(|index| (vec![load(4, 0)], vec![index])));
+        assert_eq!(halves.helpers, [1, 2, 3, 4, 5].map(|index| (vec![at_disk(4, 0, 4)], vec![index])));
         assert_eq!(halves.edges, links(4, &[(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]));
-        assert_eq!(halves.roots, [load(0, 20)], "five halves of blocks of eight sub-blocks");
+        assert_eq!(halves.roots, [at_disk(0, 20, 8)], "five halves of blocks of eight sub-blocks");
         // A chain of partial sums sends whole blocks, so it takes four.
-        assert_eq!(of("butterfly(4)", "pipeline", &[0]).roots, [load(0, 8)]);
+        assert_eq!(of("butterfly(4)", "pipeline", &[0]).roots, [at_disk(0, 8, 8)]);
     }
 
     #[test]
@@ -227,5 +297,7 @@ mod tests {
         assert_eq!((of("conventional").received(), of("conventional").received_by_all()), (6, 7));
         assert_eq!((of("pipeline").received(), of("pipeline").received_by_all()), (1, 2));
         assert_eq!((of("conventional").moved(), of("pipeline").moved()), (7, 12));
+        // Six blocks are read once, and two are written, also where each helper sends a sum for each of them.
+        assert_eq!((of("conventional").at_disks(), of("pipeline").at_disks()), (8, 8));
     }
 }

@@ -1,17 +1,17 @@
-//! Balances the links between racks. Their load depends on which node sends to which, so this module places all vertices of a repair
-//! together.
+//! Balances the links between racks. Their load depends on which node sends to which: this module places all vertices of a repair together.
 //!
-//! Each link has a price per byte, which rises exponentially with the link's load. In each pass, every repair in turn moves to the cheapest
-//! nodes that the search finds. Later passes use steeper prices. This is the method of multiplicative weights (Plotkin, Shmoys, Tardos: *Fast
-//! Approximation Algorithms for Fractional Packing and Covering Problems*, Mathematics of Operations Research 20(2), 1995).
+//! Each link has a price per byte, which rises exponentially with the link's load, and so have the disks of each node. In each pass, every repair in
+//! turn moves to the cheapest nodes that the search finds. Later passes use steeper prices. This is the method of multiplicative weights (Plotkin,
+//! Shmoys, Tardos: *Fast Approximation Algorithms for Fractional Packing and Covering Problems*, Mathematics of Operations Research 20(2), 1995).
 //!
 //! Any prices give a lower bound of the time: the minimum cost of all repairs, divided by the cost of the bytes that all links carry in a
 //! unit of time (linear programming duality).
 
 use super::{
-    Assignment, Load, Part, Repair,
-    speeds::{FULL, Racks, Speeds},
+    repair::{Assignment, Load, Part, Repair},
+    speeds::{Direction, FULL, Racks, Speeds},
 };
+use Direction::{Disk, Down, Up};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How steep prices are, pass by pass.
@@ -36,7 +36,10 @@ const EVEN_ROUNDS: usize = 3;
 /// Of more racks, the bound does not look at all sets.
 const RACKS_IN_SETS_MAX: usize = 6;
 
-/// The links by number: of each node, and then of each rack, the uplink and the downlink.
+/// The lines of each node, and of each rack, in the order of [`Direction`]; only nodes have disks.
+const LINES: usize = 3;
+
+/// The links by number: of each node, and then of each rack, its lines.
 struct Links<'a> {
     racks: &'a Racks,
     nodes: usize,
@@ -47,39 +50,33 @@ struct Links<'a> {
 impl<'a> Links<'a> {
     fn of(speeds: &'a Speeds) -> Self {
         let (nodes, racks) = (speeds.nodes(), speeds.racks());
-        let of_nodes = (0..nodes).flat_map(|node| speeds.of_node(node).map(|speed| FULL as f64 / speed as f64));
         let time = |speed: Option<u64>| speed.map_or(0.0, |speed| FULL as f64 / speed as f64);
-        let of_racks = racks.speeds.iter().flat_map(|(up, down)| [time(*up), time(*down)]);
+        let lines: [Direction; LINES] = [Up, Down, Disk];
+        let of_nodes = (0..nodes).flat_map(|node| lines.map(|line| time(speeds.at(line, node))));
+        let of_racks = racks.speeds.iter().flat_map(|(up, down)| [time(*up), time(*down), 0.0]);
         Self { racks, nodes, per_byte: of_nodes.chain(of_racks).collect() }
     }
 
-    const fn up(node: u32) -> usize {
-        2 * node as usize
+    const fn line(node: u32, line: Direction) -> usize {
+        LINES * node as usize + line as usize
     }
 
-    const fn down(node: u32) -> usize {
-        2 * node as usize + 1
-    }
-
-    fn rack_up(&self, rack: usize) -> usize {
-        2 * (self.nodes + rack)
-    }
-
-    fn rack_down(&self, rack: usize) -> usize {
-        2 * (self.nodes + rack) + 1
+    fn of_rack(&self, rack: usize, line: Direction) -> usize {
+        LINES * (self.nodes + rack) + line as usize
     }
 
     /// The bytes that a repair moves over each link, by places.
     fn uses(&self, repair: &Repair, places: &[u32], mut each: impl FnMut(usize, u64)) {
         for (load, node) in repair.parts.iter().flat_map(|part| &part.vertices).zip(places) {
-            each(Self::up(*node), load.up);
-            each(Self::down(*node), load.down);
+            each(Self::line(*node, Up), load.up);
+            each(Self::line(*node, Down), load.down);
+            each(Self::line(*node, Disk), load.disk);
         }
         for edge in &repair.edges {
             let (from, to) = (self.racks.at(places[edge.from]), self.racks.at(places[edge.to]));
             if from != to {
-                each(self.rack_up(from), edge.bytes);
-                each(self.rack_down(to), edge.bytes);
+                each(self.of_rack(from, Up), edge.bytes);
+                each(self.of_rack(to, Down), edge.bytes);
             }
         }
     }
@@ -89,7 +86,7 @@ impl<'a> Links<'a> {
 /// then the racks, carry already.
 pub(super) fn even_out(repairs: &[Repair], chosen: &mut [Assignment], loads: &[Load], speeds: &Speeds) {
     let links = Links::of(speeds);
-    let mut bytes: Vec<u64> = loads.iter().flat_map(|load| [load.up, load.down]).collect();
+    let mut bytes: Vec<u64> = loads.iter().flat_map(|load| [load.up, load.down, load.disk]).collect();
     bytes.resize(links.per_byte.len(), 0);
     let mut places: Vec<Vec<u32>> = chosen.iter().map(|assignment| assignment.concat()).collect();
     for (repair, places) in repairs.iter().zip(&places) {
@@ -165,19 +162,22 @@ impl Choice<'_> {
 
     /// The price of a byte from rack to rack.
     fn crossing(&self, from: usize, to: usize) -> f64 {
-        let cost = || self.prices[self.links.rack_up(from)] + self.prices[self.links.rack_down(to)];
+        let cost = || self.prices[self.links.of_rack(from, Up)] + self.prices[self.links.of_rack(to, Down)];
         if from == to { 0.0 } else { cost() }
     }
 
     /// About what a vertex of a part costs at a node.
     fn at_node(&self, part: &Part, node: u32) -> f64 {
-        let all =
-            part.vertices.iter().fold(Load::default(), |sum, load| Load { up: sum.up + load.up, down: sum.down + load.down });
-        all.up as f64 * self.prices[Links::up(node)] + all.down as f64 * self.prices[Links::down(node)]
+        self.of_load(&part.vertices.iter().copied().sum(), node)
     }
 
-    /// The cheapest places of about so many choices; `now` if none are cheaper. All destinations are tried, and the best of them with more
-    /// orders of racks.
+    /// What a load costs at a node.
+    fn of_load(&self, load: &Load, node: u32) -> f64 {
+        let disk = load.disk as f64 * self.prices[Links::line(node, Disk)];
+        load.up as f64 * self.prices[Links::line(node, Up)] + load.down as f64 * self.prices[Links::line(node, Down)] + disk
+    }
+
+    /// The cheapest places of about so many choices; `now` if none are cheaper. Tries all destinations, the best with more orders of racks.
     fn cheapest(&self, now: &[u32], choices: usize) -> Vec<u32> {
         let Some((roots, helpers)) = self.repair.parts.split_last() else { return now.to_vec() };
         let mut best = (self.cost(now), now.to_vec());
@@ -262,7 +262,7 @@ impl Choice<'_> {
             *held.entry(self.links.racks.at(node)).or_default() += 1;
         }
         held.remove(&root);
-        let price = |rack: usize| self.prices[self.links.rack_up(rack)];
+        let price = |rack: usize| self.prices[self.links.of_rack(rack, Up)];
         let mut others: Vec<(usize, usize)> = held.into_iter().collect();
         others.sort_by(|a, b| b.1.cmp(&a.1).then(price(a.0).total_cmp(&price(b.0))));
         let all = others.iter().map(|(rack, _)| *rack);
@@ -308,12 +308,12 @@ impl Choice<'_> {
                 return None;
             }
             // The first rack of a chain receives nothing.
-            let into = |rack: usize| self.prices[self.links.rack_down(rack)];
+            let into = |rack: usize| self.prices[self.links.of_rack(rack, Down)];
             let mut chosen: Vec<u32> = all.into_iter().map(|(.., node)| node).collect();
             chosen.sort_by(|a, b| {
                 let (one, other) = (rack(*a), rack(*b));
                 let racks = (one == root).cmp(&(other == root)).then(into(other).total_cmp(&into(one))).then(one.cmp(&other));
-                racks.then(self.prices[Links::down(*b)].total_cmp(&self.prices[Links::down(*a)])).then(a.cmp(b))
+                racks.then(self.prices[Links::line(*b, Down)].total_cmp(&self.prices[Links::line(*a, Down)])).then(a.cmp(b))
             });
             places.extend(chosen);
         }
@@ -367,9 +367,7 @@ impl Choice<'_> {
     /// What helpers cost at these places, if the first destination is in this rack. Further destinations may be anywhere.
     fn cost_of_tied(&self, helpers: &[Part], places: &[u32], rack: usize) -> f64 {
         let loads = helpers.iter().flat_map(|part| &part.vertices).zip(places);
-        let at_nodes = loads.map(|(load, node)| {
-            load.up as f64 * self.prices[Links::up(*node)] + load.down as f64 * self.prices[Links::down(*node)]
-        });
+        let at_nodes = loads.map(|(load, node)| self.of_load(load, *node));
         let at = |vertex: usize| match places.get(vertex) {
             Some(node) => Some(self.links.racks.at(*node)),
             None => (vertex == places.len()).then_some(rack),
@@ -395,8 +393,8 @@ impl Choice<'_> {
         }
         let mut held: BTreeMap<usize, usize> = BTreeMap::new();
         candidates.iter().for_each(|node| *held.entry(at(*node)).or_default() += 1);
-        let up = |of: usize| bytes * self.prices[self.links.rack_up(of)];
-        let down = |of: usize| bytes * self.prices[self.links.rack_down(of)];
+        let up = |of: usize| bytes * self.prices[self.links.of_rack(of, Up)];
+        let down = |of: usize| bytes * self.prices[self.links.of_rack(of, Down)];
         let others: Vec<usize> = held.keys().copied().filter(|it| *it != rack).collect();
         if direct == 0 {
             // Its data reach the destination together with those of other parts.
@@ -421,8 +419,7 @@ impl Choice<'_> {
         (0..1usize << others.len()).map(of_set).fold(f64::INFINITY, f64::min)
     }
 
-    /// What the vertices of a part cost at least at these nodes, besides `more` for each node: the largest at the cheapest, uploads and
-    /// downloads each for themselves.
+    /// What the vertices of a part cost at least at these nodes, besides `more` for each: the largest at the cheapest, each line for itself.
     fn least_at_nodes(&self, part: &Part, nodes: &[u32], more: impl Fn(u32) -> f64) -> f64 {
         let count = part.vertices.len();
         let cheapest = |of: &dyn Fn(u32) -> f64| {
@@ -436,13 +433,15 @@ impl Choice<'_> {
             loads.sort_unstable_by(|a, b| b.cmp(a));
             loads.into_iter().zip(prices).map(|(load, price)| load as f64 * price).sum::<f64>()
         };
-        let received = matched(|load| load.down, cheapest(&|node| self.prices[Links::down(node)]));
+        let received = matched(|load| load.down, cheapest(&|node| self.prices[Links::line(node, Down)]))
+            + matched(|load| load.disk, cheapest(&|node| self.prices[Links::line(node, Disk)]));
         let sent = part.vertices.first().map_or(0, |load| load.up);
         if part.vertices.iter().all(|load| load.up == sent) {
-            return received + cheapest(&|node| sent as f64 * self.prices[Links::up(node)] + more(node)).into_iter().sum::<f64>();
+            return received
+                + cheapest(&|node| sent as f64 * self.prices[Links::line(node, Up)] + more(node)).into_iter().sum::<f64>();
         }
         received
-            + matched(|load| load.up, cheapest(&|node| self.prices[Links::up(node)]))
+            + matched(|load| load.up, cheapest(&|node| self.prices[Links::line(node, Up)]))
             + cheapest(&more).into_iter().sum::<f64>()
     }
 }
@@ -460,7 +459,7 @@ pub(super) fn bound(repairs: &[Repair], speeds: &Speeds) -> u64 {
         // The weights of the links sum up to 1.
         let most = times.iter().copied().fold(1.0, f64::max);
         let weight = |link: usize| {
-            let (is_of_rack, is_up) = (link >= 2 * links.nodes, link.is_multiple_of(2));
+            let (is_of_rack, is_up) = (link >= LINES * links.nodes, link.is_multiple_of(LINES));
             match round {
                 _ if links.per_byte[link] == 0.0 => 0.0,
                 0 => f64::from(is_of_rack && is_up),

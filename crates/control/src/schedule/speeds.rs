@@ -1,24 +1,27 @@
-//! The rates of nodes' links relative to each other, so that times are balanced and not bytes.
+//! The rates of nodes' links and disks relative to each other, so that times are balanced and not bytes.
 
-use super::{Assignment, Load, Repair};
+use super::repair::{Assignment, Load, Repair};
 use std::collections::BTreeMap;
 
 /// The speed of the fastest links.
 pub(super) const FULL: u64 = 1_000;
 
-/// The speeds of nodes' links, by number, in both directions.
+/// The speeds of nodes' links, by number, in both directions, and of their disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Speeds {
     up: Vec<u64>,
     down: Vec<u64>,
+    /// Of the disks of each node together; empty if none is limited.
+    disks: Vec<Option<u64>>,
     racks: Racks,
 }
 
-/// The direction of a load.
+/// The direction of a load. Disks have one for both: what they write, they do not read meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
-    Down,
     Up,
+    Down,
+    Disk,
 }
 
 impl Direction {
@@ -26,6 +29,7 @@ impl Direction {
         match self {
             Self::Down => load.down,
             Self::Up => load.up,
+            Self::Disk => load.disk,
         }
     }
 }
@@ -33,7 +37,7 @@ impl Direction {
 impl Speeds {
     /// The same for so many nodes.
     pub fn even(nodes: usize) -> Self {
-        Self { up: vec![FULL; nodes], down: vec![FULL; nodes], racks: Racks::default() }
+        Self { up: vec![FULL; nodes], down: vec![FULL; nodes], disks: Vec::new(), racks: Racks::default() }
     }
 
     /// From rates in bytes a second, upload and download of each node. A rate of 0 or less counts as very slow.
@@ -43,18 +47,53 @@ impl Speeds {
 
     /// Likewise, with the rack of each node, and the rates out of each rack and into it, where they are limited.
     pub fn with_racks(rates: &[(f64, f64)], rack_of: Vec<u32>, racks: &[(Option<f64>, Option<f64>)]) -> Self {
-        let best = rates.iter().flat_map(|(up, down)| [*up, *down]).filter(|rate| rate.is_finite()).fold(0.0, f64::max);
+        let best = best(rates);
         let speed = |rate: f64| match best > 0.0 {
             true => ((rate / best * FULL as f64).round() as u64).clamp(1, FULL),
             false => FULL,
         };
-        let of_rack =
-            |rate: Option<f64>| Some((rate? / best * FULL as f64).round().clamp(1.0, 1e9) as u64).filter(|_| best > 0.0);
+        let of_rack = |rate: Option<f64>| speed_of_shared(rate, best);
         Self {
             up: rates.iter().map(|(up, _)| speed(*up)).collect(),
             down: rates.iter().map(|(_, down)| speed(*down)).collect(),
+            disks: Vec::new(),
             racks: Racks::new(rack_of, racks.iter().map(|(up, down)| (of_rack(*up), of_rack(*down))).collect()),
         }
+    }
+
+    /// Likewise, with the rates of each node's disks together, where they are known; the others count as unlimited. `rates`: those of links,
+    /// as above.
+    #[must_use]
+    pub fn and_disks(mut self, rates: &[(f64, f64)], of_disks: &[Option<f64>]) -> Self {
+        let best = best(rates);
+        self.disks = of_disks.iter().map(|rate| speed_of_shared(*rate, best)).collect();
+        if self.disks.iter().all(Option::is_none) {
+            self.disks.clear();
+        }
+        self
+    }
+
+    /// Whether the disks of any node are limited.
+    pub fn disks_are_limited(&self) -> bool {
+        !self.disks.is_empty()
+    }
+
+    /// A load without what does not matter: disks, where none is limited. Vertices are equal if these are equal.
+    pub(super) fn seen(&self, load: Load) -> Load {
+        if self.disks_are_limited() { load } else { Load::of_links(load.up, load.down) }
+    }
+
+    /// The directions that matter.
+    pub(super) fn directions(&self) -> impl Iterator<Item = Direction> {
+        let disk = self.disks_are_limited().then_some(Direction::Disk);
+        [Direction::Down, Direction::Up].into_iter().chain(disk)
+    }
+
+    /// The time in which the disks of these nodes together carry so many bytes, in bytes that the fastest link carries in it; 0 if those of
+    /// any are not limited.
+    pub(super) fn time_of_disks(&self, nodes: impl IntoIterator<Item = u32>, bytes: u64) -> f64 {
+        let together: Option<u64> = nodes.into_iter().map(|node| self.disks.get(node as usize).copied().flatten()).sum();
+        together.filter(|speed| *speed > 0).map_or(0.0, |speed| bytes as f64 * FULL as f64 / speed as f64)
     }
 
     /// The racks whose links are limited.
@@ -67,36 +106,47 @@ impl Speeds {
         self.up.len()
     }
 
-    /// The speeds of a node's uplink and downlink.
-    pub(super) fn of_node(&self, node: usize) -> [u64; 2] {
-        [Direction::Up, Direction::Down].map(|direction| self.at(direction, node))
+    /// The speed of a node's uplink, downlink or disks; `None`: not limited.
+    pub(super) fn at(&self, direction: Direction, node: usize) -> Option<u64> {
+        let of_link = |all: &[u64]| Some(all.get(node).copied().unwrap_or(FULL));
+        match direction {
+            Direction::Up => of_link(&self.up),
+            Direction::Down => of_link(&self.down),
+            Direction::Disk => self.disks.get(node).copied().flatten(),
+        }
     }
 
-    pub(super) fn at(&self, direction: Direction, node: usize) -> u64 {
-        let all = if direction == Direction::Up { &self.up } else { &self.down };
-        all.get(node).copied().unwrap_or(FULL)
-    }
-
-    /// The time of these bytes on a link, in bytes that the fastest link carries in it.
+    /// The time of these bytes on a link or on disks, in bytes that the fastest link carries in it.
     pub(super) fn time(&self, direction: Direction, node: usize, bytes: u64) -> u64 {
-        bytes.saturating_mul(FULL).div_ceil(self.at(direction, node))
+        self.at(direction, node).map_or(0, |speed| bytes.saturating_mul(FULL).div_ceil(speed))
     }
 
-    /// The bytes that a link carries in this time.
+    /// The bytes that a link or disks carry in this time.
     pub(super) fn bytes(&self, direction: Direction, node: usize, time: u64) -> u64 {
-        (u128::from(time) * u128::from(self.at(direction, node)) / u128::from(FULL)) as u64
+        let carried = |speed: u64| (u128::from(time) * u128::from(speed) / u128::from(FULL)) as u64;
+        self.at(direction, node).map_or(u64::MAX, carried)
     }
 
-    /// The time of a node's busier direction, in bytes that the fastest link carries in it.
+    /// The time of the busiest of a node's directions, in bytes that the fastest link carries in it.
     pub fn busier(&self, node: usize, load: &Load) -> u64 {
-        self.time(Direction::Up, node, load.up).max(self.time(Direction::Down, node, load.down))
+        self.directions().map(|direction| self.time(direction, node, direction.of(load))).max().unwrap_or(0)
     }
 
     /// The least speed, for bounds.
     pub(super) fn time_max(&self, bytes: u64) -> u64 {
-        let slowest = self.up.iter().chain(&self.down).min().copied().unwrap_or(FULL);
+        let slowest = self.up.iter().chain(&self.down).chain(self.disks.iter().flatten()).min().copied().unwrap_or(FULL);
         bytes.saturating_mul(FULL).div_ceil(slowest)
     }
+}
+
+/// The rate of the fastest link.
+fn best(rates: &[(f64, f64)]) -> f64 {
+    rates.iter().flat_map(|(up, down)| [*up, *down]).filter(|rate| rate.is_finite()).fold(0.0, f64::max)
+}
+
+/// The speed of what may be faster than the fastest link, because many share it; `None`: not limited.
+fn speed_of_shared(rate: Option<f64>, best: f64) -> Option<u64> {
+    Some((rate? / best * FULL as f64).round().clamp(1.0, 1e9) as u64).filter(|_| best > 0.0)
 }
 
 /// The speeds out of a rack and into it; `None`: not limited.
@@ -179,11 +229,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn disks_carry_what_is_read_and_written_and_are_unlimited_where_they_are_not_known() {
+        let rates = [(100.0, 100.0), (100.0, 100.0)];
+        let speeds = Speeds::of(&rates).and_disks(&rates, &[Some(25.0), None]);
+        let load = Load { up: 30, down: 10, disk: 10 };
+        assert_eq!([0, 1].map(|node| speeds.busier(node, &load)), [40, 30]);
+        assert_eq!(speeds.bytes(Direction::Disk, 0, 40), 10);
+        assert_eq!((speeds.bytes(Direction::Disk, 1, 0), speeds.time(Direction::Disk, 1, 10)), (u64::MAX, 0));
+        assert_eq!((speeds.time_of_disks([0], 10), speeds.time_of_disks([0, 1], 10)), (40.0, 0.0));
+        assert_eq!(Speeds::of(&rates).and_disks(&rates, &[None, None]), Speeds::even(2));
+        let fast = Speeds::of(&rates).and_disks(&rates, &[Some(400.0), None]);
+        assert_eq!(fast.time(Direction::Disk, 0, 40), 10, "disks may be faster than links");
+    }
+
+    #[test]
     fn times_are_relative_to_the_fastest_link() {
         let speeds = Speeds::of(&[(100.0, 50.0), (10.0, 0.0)]);
-        assert_eq!(speeds.busier(0, &Load { up: 30, down: 10 }), 30);
-        assert_eq!(speeds.busier(0, &Load { up: 30, down: 20 }), 40);
-        assert_eq!(speeds.busier(1, &Load { up: 30, down: 0 }), 300);
+        assert_eq!(speeds.busier(0, &Load::of_links(30, 10)), 30);
+        assert_eq!(speeds.busier(0, &Load::of_links(30, 20)), 40);
+        assert_eq!(speeds.busier(1, &Load::of_links(30, 0)), 300);
         assert_eq!((speeds.bytes(Direction::Up, 1, 305), speeds.bytes(Direction::Down, 0, 9)), (30, 4));
         assert_eq!(Speeds::of(&[(f64::INFINITY, f64::INFINITY)]), Speeds::even(1), "unknown rates are equal");
     }

@@ -17,7 +17,7 @@ fn vertices(edges: &Value) -> Vec<Load> {
     let edges: Vec<Vec<u32>> = edges.as_array().unwrap().iter().map(numbers).collect();
     let last = edges.iter().flatten().max().copied().unwrap();
     let count = |of: usize, vertex: u32| edges.iter().filter(|edge| edge[of] == vertex).count() as u64;
-    (0..=last).map(|vertex| Load { up: count(0, vertex), down: count(1, vertex) }).collect()
+    (0..=last).map(|vertex| Load::of_links(count(0, vertex), count(1, vertex))).collect()
 }
 
 /// A repair of which any survivors help, and every other living node can be the destination.
@@ -79,10 +79,10 @@ fn busiest(nodes: usize, repairs: &[Repair], assignments: &[Assignment]) -> u64 
 
 #[test]
 fn the_example_of_figure_6() {
-    let (golden, mut loads) = (&golden()["figure6"], vec![Load { up: 1000, down: 1000 }; 7]);
+    let (golden, mut loads) = (&golden()["figure6"], vec![Load::of_links(1000, 1000); 7]);
     for (node, load) in golden["before_ud"].as_object().unwrap() {
         let load = numbers(load);
-        loads[node.parse::<usize>().unwrap()] = Load { up: load[0].into(), down: load[1].into() };
+        loads[node.parse::<usize>().unwrap()] = Load::of_links(load[0].into(), load[1].into());
     }
     let repair = repair(&vertices(&golden["rdag"]), &numbers(&golden["stripe_nodes"]), &numbers(&golden["alive"]));
     let chosen = algorithm_1(std::slice::from_ref(&repair), &loads).unwrap();
@@ -106,7 +106,7 @@ fn algorithm_1_gives_the_loads_of_the_model_and_balance_is_never_worse() {
             let load = loads(nodes, &repairs, &greedy);
             for node in &alive {
                 let (up, down) = (&expected["u"][node.to_string()], &expected["d"][node.to_string()]);
-                let Load { up: our_up, down: our_down } = load[*node as usize];
+                let Load { up: our_up, down: our_down, .. } = load[*node as usize];
                 assert_eq!((up, down), (&our_up.into(), &our_down.into()), "{scheme}, node {node}");
             }
             if let Some(map) = expected["map"].as_array() {
@@ -164,6 +164,41 @@ fn where_uplinks_are_the_bottleneck_the_lower_bound_is_met() {
 }
 
 #[test]
+fn slow_disks_carry_less_and_the_lower_bound_is_nearly_met() {
+    const NODES: usize = 16;
+    // Disks at a tenth of the links, and those of node 3 at a quarter of that.
+    let links = [(1e9, 1e9); NODES];
+    let disks: Vec<Option<f64>> = (0..NODES).map(|node| Some(if node == 3 { 2.5e7 } else { 1e8 })).collect();
+    let speeds = Speeds::of(&links).and_disks(&links, &disks);
+    for scheme in ["conventional", "pipeline", "ppr"] {
+        for seed in 0..4 {
+            let repairs = stripes("rs(6,3)", scheme, NODES, 100, seed);
+            let assigned = balance(&repairs, &[Load::default(); NODES], &speeds).unwrap();
+            check(NODES, &repairs, &assigned);
+            let loads = loads(NODES, &repairs, &assigned);
+            let busiest = (0..NODES).map(|node| speeds.busier(node, &loads[node])).max().unwrap();
+            let (least, disks) = (lower_bound(&repairs, &speeds), loads.iter().map(|load| load.disk).max().unwrap());
+            assert!(busiest >= least && busiest as f64 <= 1.15 * least as f64, "{scheme} seed {seed}: {busiest} / {least}");
+            assert!(loads[3].disk * 3 <= disks, "{scheme} seed {seed}: {loads:?}");
+        }
+    }
+}
+
+/// The helpers of these codes read different parts of their blocks.
+#[test]
+fn what_disks_carry_changes_nothing_where_none_was_measured() {
+    const NODES: usize = 16;
+    let (none, even) = ([Load::default(); NODES], Speeds::even(NODES));
+    for (spec, scheme) in [("butterfly(4)", "conventional"), ("butterfly(4)", "pipeline"), ("clay(5,3,d=6)", "conventional")] {
+        let mut repairs = stripes(spec, scheme, NODES, 100, 3);
+        let (assigned, least) = (balance(&repairs, &none, &even), lower_bound(&repairs, &even));
+        let vertices = repairs.iter_mut().flat_map(|repair| &mut repair.parts).flat_map(|part| &mut part.vertices);
+        vertices.for_each(|load| load.disk = 0);
+        assert_eq!((balance(&repairs, &none, &even), lower_bound(&repairs, &even)), (assigned, least), "{spec} {scheme}");
+    }
+}
+
+#[test]
 fn large_networks_are_thinned_out_and_still_balanced() {
     let (nodes, count) = (200, 6_000);
     let repairs = stripes("rs(6,3)", "conventional", nodes, count, 1);
@@ -185,8 +220,8 @@ fn a_repair_without_enough_nodes_has_no_assignment() {
 fn nodes_that_carry_more_already_get_less() {
     let repairs = stripes("rs(6,3)", "conventional", 16, 100, 2);
     let mut before = [Load::default(); 16];
-    before[1] = Load { up: 1_000, down: 1_000 };
-    before[2] = Load { up: 20, down: 24 };
+    before[1] = Load::of_links(1_000, 1_000);
+    before[2] = Load::of_links(20, 24);
     let ours = loads(16, &repairs, &balance(&repairs, &before, &Speeds::even(16)).unwrap());
     assert_eq!(ours[1].down, 0);
     assert!(ours[2].up + 20 <= ours[3].up + 2 && ours[2].down + 24 <= ours[3].down + 6, "{ours:?}");
@@ -213,7 +248,7 @@ fn no_assignment_undercuts_the_lower_bound() {
         let mut repairs =
             stripes("rs(4,2)", ["pipeline", "conventional", "ppr"][seed as usize % 3], NODES, 1 + seed as usize % 4, seed);
         let vertices = repairs.iter_mut().flat_map(|repair| &mut repair.parts).flat_map(|part| &mut part.vertices);
-        vertices.for_each(|load| *load = Load { up: load.up * BLOCK, down: load.down * BLOCK });
+        vertices.for_each(|load| *load = Load { up: load.up * BLOCK, down: load.down * BLOCK, ..*load });
         let mut rate = || 1e9 * rng.random_range(0.85..1.0);
         let rates: Vec<(f64, f64)> = (0..NODES).map(|_| (rate(), rate())).collect();
         let speeds = Speeds::of(&rates);

@@ -5,7 +5,8 @@ use crate::{
     compute::compute,
     departures,
     healer::stripe::{SELECT, to_schedule},
-    limit, options,
+    limit::Longest,
+    options,
     pages::BlocksOn,
     rebuild::owner::Of,
     shared::Shared,
@@ -13,7 +14,7 @@ use crate::{
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use weft_control::{
-    busiest::{Busiest, busiest, most_at_a_node},
+    busiest::{Busiest, Carrier},
     drain::{Drain, Forecast},
     health::BadBlocks,
     node_repair::{Block, EXPLAINED_BLOCKS_MAX},
@@ -44,9 +45,7 @@ pub(crate) async fn explain(shared: &Arc<Shared>, asked: &v1::DrainRequest) -> R
     // What is on a node that is down is not copied.
     let (forecast, looked_at) = if status.up { forecast(shared, drain, &view).await? } else { (Forecast::default(), 0) };
     let network = shared.network_of_helpers();
-    let free = busiest(&forecast.loads, &network, |_| limit::Bounds::default());
-    let (limit, bounds) = limit::in_force(shared, most_at_a_node(&forecast.loads));
-    let limited = busiest(&forecast.loads, &network, bounds).filter(|_| !limit.is_empty());
+    let Longest { free, limit, limited } = Longest::of(shared, &forecast.loads, &network);
     let amount = |amount: Amount| Some(v1::JobAmount { blocks: amount.blocks, bytes: amount.bytes });
     Ok(v1::DrainPlan {
         on: disk.map_or(status.record.draining, |disk| disk.draining),
@@ -75,7 +74,7 @@ fn nodes(forecast: &Forecast, drain: Drain<'_>, view: &View) -> Vec<v1::NodeFore
         let gets = forecast.gets.get(node).copied().unwrap_or(0);
         let leaves = if *node == drain.node.record.id { forecast.copied.bytes.saturating_add(forecast.rebuilt.bytes) } else { 0 };
         let used = size.saturating_sub(*free);
-        let Load { up: sends_bytes, down: receives_bytes } = load;
+        let Load { up: sends_bytes, down: receives_bytes, .. } = load;
         (sends_bytes + receives_bytes + gets + leaves > 0).then(|| v1::NodeForecast {
             node: node.0,
             name: view.name(*node),
@@ -95,7 +94,8 @@ fn shown(view: &View, link: Busiest) -> v1::BusiestLink {
         Place::Node(node) => (node.0, view.name(node), String::new()),
         Place::Rack(rack) => (0, String::new(), rack.to_string()),
     };
-    v1::BusiestLink { node, name, rack, sends: link.sends, bytes: link.bytes, seconds: link.seconds }
+    let (sends, disks) = (link.carrier == Carrier::Uplink, link.carrier == Carrier::Disks);
+    v1::BusiestLink { node, name, rack, sends, bytes: link.bytes, seconds: link.seconds, disks }
 }
 
 /// Schedules the blocks, and counts what the schedule has for them. Also returns the number of blocks that were looked at: of more, the rest

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use weft_control::{
     Time,
     limit::{self, Bounds, Cost, Ledger, Measured},
-    links::Links,
+    view::View,
 };
 use weft_plan::Class;
 use weft_proto::v1;
@@ -36,11 +36,15 @@ pub(super) struct State {
     pub(super) busiest_bytes: u64,
     /// The lowest rate of any line; `None`: there is no limit.
     pub(super) lowest: Option<u64>,
+    /// Likewise, where all disks of a node are one line: what a node has to carry is divided among them.
+    pub(super) slowest: Option<u64>,
 }
 
-/// The measured rates of links.
+/// The measured rates of links and disks.
 pub(super) struct Rates {
     pub(super) of: BTreeMap<NodeId, Measured>,
+    /// How many disks of each node work.
+    disks: BTreeMap<NodeId, u64>,
     usual: f64,
 }
 
@@ -49,7 +53,7 @@ impl Limit {
         let (ledger, cost) = (Ledger::default(), Cost::default());
         // Until the first look.
         let lowest = if let RepairLimit::Rate(rate) = limit { Some(rate.0) } else { None };
-        let state = Mutex::new(State { limit, ledger, cost, busiest_bytes: 0, lowest });
+        let state = Mutex::new(State { limit, ledger, cost, busiest_bytes: 0, lowest, slowest: lowest });
         Self { state, changed: Notify::new(), changing: tokio::sync::Mutex::default() }
     }
 
@@ -74,6 +78,11 @@ impl State {
         rates.bounds(self.limit, now_ms, self.busiest_bytes, node).among(self.lowest)
     }
 
+    /// Likewise, with one limit for all disks of the node together. Without their number, they do not count.
+    pub(super) fn bounds_together(&self, now_ms: u64, rates: &Rates, node: NodeId) -> Bounds {
+        self.bounds(now_ms, rates, node).of_all_disks(rates.disks.get(&node).copied().unwrap_or(0))
+    }
+
     /// The message that sets a node's limits.
     pub(super) fn message(&mut self, bounds: Bounds) -> v1::LowerLimit {
         let Bounds { up, down, disk, extra_stall } = bounds;
@@ -89,22 +98,24 @@ pub(crate) fn ms(time: Duration) -> u32 {
 }
 
 impl Rates {
-    /// Of all links, if `limit` needs them.
-    pub(super) fn for_limit(limit: RepairLimit, links: &Links) -> Self {
-        match limit {
-            RepairLimit::Percent(_) => Self::of(links),
-            _ => Self { of: BTreeMap::new(), usual: limit::UNMEASURED_BYTES_PER_S },
+    /// Of links as they were measured, and of the disks of these nodes.
+    pub(super) fn new(mut of: BTreeMap<NodeId, Measured>, view: &View) -> Self {
+        let usual = limit::usual(&of);
+        for node in view.nodes.values() {
+            of.entry(node.id).or_default().disk = node.slowest_disk_bytes_per_s();
         }
+        let disks = view.nodes.values().map(|node| (node.id, node.working_disks())).collect();
+        Self { of, disks, usual }
+    }
+
+    /// For a limit that needs none.
+    pub(super) const fn unknown() -> Self {
+        Self { of: BTreeMap::new(), disks: BTreeMap::new(), usual: limit::UNMEASURED_BYTES_PER_S }
     }
 
     /// The limits of a node's lines.
     pub(super) fn bounds(&self, limit: RepairLimit, now_ms: u64, busiest_bytes: u64, node: NodeId) -> Bounds {
         let of = self.of.get(&node).copied().unwrap_or_default();
         limit::bounds(limit, now_ms, busiest_bytes, of, self.usual)
-    }
-
-    pub(super) fn of(links: &Links) -> Self {
-        let of = limit::measured(links.figures());
-        Self { usual: limit::usual(&of), of }
     }
 }

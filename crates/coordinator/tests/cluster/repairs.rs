@@ -12,7 +12,7 @@ use std::{
 use weft_agent::Throttle;
 use weft_client::{
     JobChange, PutOptions, RepairNodeOptions, RepairOptions,
-    api::{BlockRange, Job, ReadStripeRequest, RepairDone, RepairSchedule, repair_event::Event},
+    api::{BlockRange, Job, ReadStripeRequest, RepairDone, RepairLimit, RepairSchedule, repair_event::Event},
 };
 use weft_types::{ByteSize, Error, HelperSelect, NodeId, Party, Reaction};
 
@@ -111,6 +111,48 @@ async fn every_way_to_select_repairs_a_node_and_the_balanced_ones_load_all_links
             let ratio = told.busiest_bytes as f64 / told.bound_bytes as f64;
             assert!(ratio <= 1.2, "{select}: {told:?}");
             assert!(given.values().all(|blocks| *blocks <= held.div_ceil(9)), "{select}: {held} blocks on {given:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_slow_disks_gets_less_of_a_nodes_repair_and_its_share_of_a_limit() {
+    const RATE: u64 = 64 << 20;
+    let mut world = World::new(10, 1).await;
+    // Agents of simulated disks know no other rate.
+    let throttle = |rate: u64| Throttle { disk_bytes_per_s: Some(ByteSize(rate)), ..Throttle::default() };
+    for node in 1..=10 {
+        world.throttle(node, throttle(RATE)).await;
+    }
+    for key in 0..30 {
+        world.put(&format!("k{key}"), &data(256 << 10, key)).await.unwrap();
+    }
+    let lost = world.holder("k0", 0).await;
+    let held = world.block_files(lost).len() as u64;
+    // It holds blocks of most stripes.
+    let slow = (1..=10).filter(|node| *node != lost).max_by_key(|node| world.block_files(*node).len()).unwrap();
+    let options = RepairNodeOptions { scheme: "conventional".into(), force: true, ..RepairNodeOptions::default() };
+    let at_disks = async |world: &World| -> (u64, u64) {
+        let told = schedule(world, lost, &options).await;
+        let all: u64 = told.nodes.iter().map(|node| node.disk_bytes).sum();
+        (told.nodes.iter().find(|node| node.node == slow).map_or(0, |node| node.disk_bytes), all)
+    };
+    world.kill(lost);
+    world.until("one node is down", async |world| world.up().await.len() == 9).await;
+    let (before, all) = at_disks(&world).await;
+    assert_eq!(all, held * 5 * (64 << 10), "four blocks are read and one is written for each");
+    assert!(before * 20 > all, "{before} of {all}: as much as others");
+    world.throttle(slow, throttle(RATE / 32)).await;
+    let (after, still_all) = at_disks(&world).await;
+    assert!(still_all == all && after * 3 < before, "{after} of {before}");
+
+    let half = RepairLimit { percent: Some(50), ..RepairLimit::default() };
+    let limited = world.client.set_repair_limit(half).await.unwrap();
+    for node in limited.nodes.iter().filter(|node| node.node != lost) {
+        let rate = if node.node == slow { RATE / 32 } else { RATE };
+        for disk in &node.lines[2..] {
+            // Both disks are on one file system.
+            assert_eq!((disk.measured_bytes_per_s, disk.bytes_per_s), (Some(rate), Some(rate / 4)), "{node:?}");
         }
     }
 }

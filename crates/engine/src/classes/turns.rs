@@ -76,6 +76,16 @@ impl Turns {
         self.passing.contains_key(&ticket)
     }
 
+    /// How many tickets have their turn or wait for it.
+    pub fn asked(&self) -> usize {
+        self.passing.len() + self.waiting.len()
+    }
+
+    /// How many turns were asked for so far, also those that have ended.
+    pub fn asked_so_far(&self) -> u64 {
+        self.last
+    }
+
     /// Grants turns, and returns their tickets.
     pub fn grant(&mut self, now: Duration) -> Vec<Ticket> {
         let mut granted = Vec::new();
@@ -204,9 +214,10 @@ mod tests {
         let [scrub, moved, first, second] = [SCRUB, MOVE, REPAIR, REPAIR].map(|of| turns.ask(of, ms(0)));
         assert_eq!(turns.grant(ms(0)), [first, scrub], "by class and priority; a class that has had no turn is due");
         let reader = turns.ask(FOREGROUND, ms(1));
-        assert!(turns.has(reader) && !turns.has(second));
+        assert!(turns.has(reader) && !turns.has(second) && turns.asked() == 5);
         turns.end(REPAIR, first, ms(5), ms(5));
         turns.end(SCRUB, scrub, ms(5), ms(10));
+        assert_eq!((turns.asked(), turns.asked_so_far()), (3, 5));
         assert_eq!(turns.grant(ms(10)), [], "the reader is busy");
         assert!(turns.is_held_back(MOVE, ms(10)) && !turns.is_held_back(FOREGROUND, ms(10)));
         turns.end(FOREGROUND, reader, ms(2), ms(11));

@@ -211,6 +211,7 @@ impl LostNodes {
                 failed: disk.failed,
                 draining: disk.draining || is_drained,
                 blocks: disk.blocks,
+                bytes_per_s: disk.bytes_per_s,
             };
             let disks = (0..).zip(&it.disks).map(disk).collect();
             let (name, rack) = (it.name.as_str().into(), it.rack.as_str().into());

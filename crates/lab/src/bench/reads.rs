@@ -28,7 +28,7 @@ use weft_types::{Error, Result};
 
 /// Readers at the same time.
 pub(crate) const READERS: usize = 4;
-/// The limit of a limited repair, percent of each link's measured rate.
+/// The limit of a limited repair, percent of the measured rate of each link and disk.
 pub(crate) const PERCENT: u32 = 50;
 /// More repairs or drains than this for the reads of one phase mean that something is wrong.
 const REPEATS_MAX: usize = 100;

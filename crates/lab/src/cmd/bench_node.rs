@@ -48,8 +48,8 @@ const SCHEMES: [&str; 2] = ["conventional", "pipeline"];
 /// objects are read back and compared.
 ///
 /// With --reads, four readers get ranges of 256 KiB from random objects, each one after another: while nothing else runs, while a node is
-/// repaired at a limit of 50 % of each link's measured rate, and while it is repaired without a limit. The latencies are compared with
-/// those of the idle cluster in the same run. The node stays up, so no read rebuilds a block. With --drain, it is drained instead.
+/// repaired at a limit of 50 % of the measured rate of each link and disk, and while it is repaired without a limit. The latencies are
+/// compared with those of the idle cluster in the same run. The node stays up, so no read rebuilds a block. With --drain, it is drained instead.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

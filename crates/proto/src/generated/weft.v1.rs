@@ -98,6 +98,12 @@ pub struct Disk {
     /// the node to which it was moved; what is left here has not followed it; empty: none; only in StatusReply
     #[prost(string, tag = "17")]
     pub moved_to: ::prost::alloc::string::String,
+    /// that it reads; 0: unknown
+    #[prost(uint64, tag = "18")]
+    pub bytes_per_s: u64,
+    /// as in AsideDisk, of a disk that is kept aside; not in StatusReply
+    #[prost(bool, tag = "19")]
+    pub copy: bool,
 }
 /// A disk that an agent reports, and that the coordinator has not taken in: another node had it, and may still have it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -107,7 +113,7 @@ pub struct AsideDisk {
     /// and what to do
     #[prost(string, tag = "2")]
     pub why: ::prost::alloc::string::String,
-    /// this and the rest: only in StatusReply and HealthReply
+    /// this and the rest but for `copy`: only in StatusReply and HealthReply
     #[prost(uint32, tag = "3")]
     pub node: u32,
     /// of the node whose agent reports it
@@ -122,6 +128,9 @@ pub struct AsideDisk {
     /// that it has, as far as known
     #[prost(uint64, tag = "7")]
     pub blocks: u64,
+    /// both nodes have had it at the same time: the agent remembers it for the next coordinator
+    #[prost(bool, tag = "8")]
+    pub copy: bool,
 }
 /// How a disk has served lately: older operations count less and less.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -373,6 +382,38 @@ pub struct CloseBlockRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseBlockReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeepBlockRequest {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// as in OpenRequest
+    #[prost(bytes = "vec", tag = "2")]
+    pub registration: ::prost::alloc::vec::Vec<u8>,
+    /// the new generation
+    #[prost(message, optional, tag = "3")]
+    pub store: ::core::option::Option<StoreSpec>,
+    /// the numbers of the MiBs to keep, ascending
+    #[prost(uint32, repeated, tag = "4")]
+    pub units: ::prost::alloc::vec::Vec<u32>,
+    /// CRC32C of each of them
+    #[prost(fixed32, repeated, tag = "5")]
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
+    /// nothing more is copied after that; the answer tells what is there
+    #[prost(uint64, tag = "6")]
+    pub within_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KeepBlockReply {
+    /// positions of which all sub-blocks are there
+    #[prost(message, repeated, tag = "1")]
+    pub arrived: ::prost::alloc::vec::Vec<SpanMessage>,
+    /// copied by this call
+    #[prost(uint64, tag = "2")]
+    pub kept_bytes: u64,
+    /// CRC32C of each MiB, if all is there: then the new generation is durable
+    #[prost(fixed32, repeated, tag = "3")]
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InspectBlockRequest {
     #[prost(uint64, tag = "1")]
@@ -1392,7 +1433,7 @@ pub struct BusiestLink {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub rack: ::prost::alloc::string::String,
-    /// its uplink; otherwise its downlink
+    /// its uplink; otherwise its downlink, or its disks
     #[prost(bool, tag = "4")]
     pub sends: bool,
     /// that it carries
@@ -1401,6 +1442,9 @@ pub struct BusiestLink {
     /// that it needs for them
     #[prost(double, tag = "6")]
     pub seconds: f64,
+    /// it is no link, but the node's disks together
+    #[prost(bool, tag = "7")]
+    pub disks: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveNodeRequest {
@@ -2921,6 +2965,9 @@ pub struct NodeLoad {
     pub up_bytes: u64,
     #[prost(uint64, tag = "3")]
     pub down_bytes: u64,
+    /// read and written
+    #[prost(uint64, tag = "4")]
+    pub disk_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RackLoad {
@@ -4033,6 +4080,26 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "CloseBlock"));
             self.inner.unary(req, path, codec).await
         }
+        /// Keeps what is right of a block of an earlier generation: copies it to the new generation, which a plan then completes. Nothing of another
+        /// content is copied. Succeeds if there is nothing.
+        pub async fn keep_block(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KeepBlockRequest>,
+        ) -> std::result::Result<tonic::Response<super::KeepBlockReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/weft.v1.Agent/KeepBlock");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "KeepBlock"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Tells whether a block is open for updates in place, and what it contains. With `ready`, it first makes the journal of the block's disk ready:
         /// Reaction::Retry while that is being created, Cause::NoSpace if there is no room for it.
         pub async fn inspect_block(
@@ -4188,6 +4255,12 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::CloseBlockRequest>,
         ) -> std::result::Result<tonic::Response<super::CloseBlockReply>, tonic::Status>;
+        /// Keeps what is right of a block of an earlier generation: copies it to the new generation, which a plan then completes. Nothing of another
+        /// content is copied. Succeeds if there is nothing.
+        async fn keep_block(
+            &self,
+            request: tonic::Request<super::KeepBlockRequest>,
+        ) -> std::result::Result<tonic::Response<super::KeepBlockReply>, tonic::Status>;
         /// Tells whether a block is open for updates in place, and what it contains. With `ready`, it first makes the journal of the block's disk ready:
         /// Reaction::Retry while that is being created, Cause::NoSpace if there is no room for it.
         async fn inspect_block(
@@ -4958,6 +5031,49 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CloseBlockSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/weft.v1.Agent/KeepBlock" => {
+                    #[allow(non_camel_case_types)]
+                    struct KeepBlockSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::KeepBlockRequest>
+                    for KeepBlockSvc<T> {
+                        type Response = super::KeepBlockReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KeepBlockRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::keep_block(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = KeepBlockSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,7 +1,7 @@
 //! Which schemes the repairs of a batch take together, and what of it is copied: the mixes from which is chosen.
 
 use super::{super::Load, Candidate, Nodes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The share of blocks that are copied, where they can be, is chosen in so many steps at most.
 const COPIED_STEPS: usize = 64;
@@ -10,8 +10,8 @@ const COPIED_STEPS: usize = 64;
 pub(super) struct Carriers {
     /// How many may get a block.
     pub(super) destinations: usize,
-    /// How many may receive anything.
-    pub(super) all: usize,
+    /// Those that may receive anything.
+    pub(super) all: BTreeSet<u32>,
     /// The bytes that each node of the cluster was given to send before, less what one that takes part was given to receive on average.
     pub(super) ahead: Vec<i128>,
 }
@@ -90,7 +90,7 @@ pub(super) fn least_traffic(all: &[Candidate]) -> Option<&Candidate> {
 }
 
 /// About the time of the busiest link, in bytes, if repairs by these schemes are balanced: all links together, those between racks, those of
-/// nodes from which blocks are copied, and the largest vertices, which cannot be split.
+/// nodes from which blocks are copied, all disks together, and the largest vertices, which cannot be split.
 fn estimate(mix: &[Option<&Candidate>], nodes: &Nodes, carriers: &Carriers) -> f64 {
     let moved: u64 = mix.iter().flatten().map(|it| it.parts.moved() * it.scale).sum();
     let largest = mix.iter().flatten().map(|it| it.parts.busiest() * it.scale).max().unwrap_or(0);
@@ -102,20 +102,22 @@ fn estimate(mix: &[Option<&Candidate>], nodes: &Nodes, carriers: &Carriers) -> f
     let mut copied: BTreeMap<u32, Load> = BTreeMap::new();
     for it in mix.iter().flatten() {
         let up = it.parts.received() * it.scale;
-        it.from.iter().for_each(|node| *copied.entry(*node).or_default() += Load { up, down: 0 });
+        it.from.iter().for_each(|node| *copied.entry(*node).or_default() += Load::of_links(up, 0));
     }
     let source = |(node, load): (&u32, &Load)| {
         let ahead = carriers.ahead.get(*node as usize).copied().unwrap_or(0);
         let up = (i128::from(load.up) + ahead).clamp(0, i128::from(u64::MAX)) as u64;
-        nodes.speeds.busier(*node as usize, &Load { up, down: 0 })
+        nodes.speeds.busier(*node as usize, &Load { up, down: 0, disk: load.up })
     };
     let sources = copied.iter().map(source).max().unwrap_or(0);
     let crossing: f64 = mix.iter().flatten().map(|it| it.parts.crossing(racks.count()) * it.scale as f64).sum();
-    (moved as f64 / carriers.all.max(1) as f64)
+    let at_disks: u64 = mix.iter().flatten().map(|it| it.parts.at_disks() * it.scale).sum();
+    (moved as f64 / carriers.all.len().max(1) as f64)
         .max((each * roots) as f64)
         .max(largest as f64)
         .max(sources as f64)
         .max(racks.time_of_all(crossing))
+        .max(nodes.speeds.time_of_disks(carriers.all.iter().copied(), at_disks))
 }
 
 #[cfg(test)]
@@ -128,6 +130,7 @@ mod tests {
     use std::sync::Arc;
     use weft_plan::Network;
     use weft_schemes::Patterns;
+    use weft_types::{NodeId, Party};
 
     #[test]
     fn the_estimate_counts_a_destination_for_each_lost_block() {
@@ -139,8 +142,18 @@ mod tests {
         let one = Candidate { scheme: "conventional", parts, scale: 1, from: Vec::new() };
         let mix = vec![Some(&one); 10];
         // Each of the two possible destinations gets a block of each stripe: six blocks arrive at one of them, and one at the other.
-        let each = estimate(&mix, &nodes, &Carriers { destinations: 2, all: 14, ahead: vec![0; 16] });
+        let each = estimate(&mix, &nodes, &Carriers { destinations: 2, all: (2..16).collect(), ahead: vec![0; 16] });
         assert!((35.0..=36.0).contains(&each), "{each}");
+    }
+
+    #[test]
+    fn what_a_source_sends_ahead_of_others_is_no_load_of_its_disks() {
+        let (view, patterns, mut network) = (view(16, &[]), Patterns::new(1 << 20), Network::uniform(1e8));
+        network.disk_bytes_per_s.extend((1..=16).map(|node| (Party::Node(NodeId(node)), 2.5e7)));
+        let nodes = Nodes::of(&Cluster { view: &view, network: &network, patterns: &patterns });
+        let copy = Candidate { scheme: "direct", parts: Arc::new(Parts::of_copies(&[0], 1)), scale: 1, from: vec![0] };
+        let carriers = Carriers { destinations: 15, all: (1..16).collect(), ahead: [vec![5], vec![0; 15]].concat() };
+        assert_eq!(estimate(&[Some(&copy)], &nodes, &carriers), 6.0, "disks need 4 for what is read now");
     }
 
     #[test]
@@ -151,7 +164,7 @@ mod tests {
         let by = |scheme, from| Candidate { scheme, parts: Arc::clone(&parts), scale: 1, from };
         let all = vec![vec![by("pipeline", Vec::new()), by("conventional", Vec::new()), by("direct", vec![0])]; 100];
         let before = Arc::strong_count(&parts);
-        let mixes = Mixes::of(&all, &Carriers { destinations: 15, all: 15, ahead: vec![0; 16] }, &nodes);
+        let mixes = Mixes::of(&all, &Carriers { destinations: 15, all: (1..16).collect(), ahead: vec![0; 16] }, &nodes);
         assert_eq!((mixes.bounds.len(), Arc::strong_count(&parts)), (2 * (COPIED_STEPS + 1) + 1, before));
         assert_eq!(mixes.best(f64::INFINITY, |_| ()).len(), 100);
     }
@@ -166,7 +179,7 @@ mod tests {
         let chain = Candidate { scheme: "pipeline", parts: chain, scale: 1, from: Vec::new() };
         let copy = Candidate { scheme: "direct", parts: Arc::new(Parts::of_copies(&[0], 1)), scale: 1, from: vec![0] };
         let copied = |ahead: i128| {
-            let carriers = Carriers { destinations: 15, all: 15, ahead: [vec![ahead], vec![0; 15]].concat() };
+            let carriers = Carriers { destinations: 15, all: (1..16).collect(), ahead: [vec![ahead], vec![0; 15]].concat() };
             let all = vec![vec![chain.clone(), copy.clone()]; 48];
             let mixes = Mixes::of(&all, &carriers, &nodes);
             let mix = mixes.best(mixes.least(), |_| ());

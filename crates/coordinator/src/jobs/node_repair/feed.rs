@@ -1,7 +1,8 @@
 //! The blocks to rebuild, in the order of a schedule: the shell around [`Scheduler`] and [`Gate`], which decide.
 //!
 //! Blocks are read from the metadata and scheduled in batches. The next batch is scheduled while the last repairs of the
-//! one before run, so that no link waits for it.
+//! one before run, so that no link waits for it. Blocks are read further ahead than they are scheduled, so that the last batch of a job
+//! is not a small one.
 
 use super::NodeRepairJob;
 use crate::{compute::compute, pages::BlocksOn};
@@ -14,7 +15,7 @@ use weft_codes::SharedCode;
 use weft_control::{
     health::{BadBlocks, Condition, FurtherLosses, Urgency},
     node_repair::{self, Block},
-    schedule::{BLOCKS_PER_NODE, Cluster, Line, Scheduled, Ticket},
+    schedule::{self, BLOCKS_PER_NODE, Cluster, Line, Scheduled, Ticket},
     view::View,
 };
 use weft_meta::ObjectRecord;
@@ -59,6 +60,8 @@ pub(super) struct Feed<'a> {
     levels: VecDeque<Urgency>,
     blocks: BlocksOn<'a>,
     all_read: bool,
+    /// What was read and is not scheduled yet.
+    ahead: VecDeque<(StripeRecord, Block, Urgency)>,
     /// Stripes of earlier levels.
     tried: BTreeSet<StripeId>,
 }
@@ -67,14 +70,15 @@ impl<'a> Feed<'a> {
     /// All blocks of a job, the most urgent ranks first.
     pub(super) fn new(job: &'a NodeRepairJob, gate: &'a Gate) -> Self {
         let levels = job.ranks.iter().copied().collect();
-        Self { job, gate, levels, blocks: job.blocks(), all_read: false, tried: BTreeSet::new() }
+        let (blocks, ahead) = (job.blocks(), VecDeque::new());
+        Self { job, gate, levels, blocks, all_read: false, ahead, tried: BTreeSet::new() }
     }
 
     /// The block whose repair starts now. Waits while none can start.
     pub(super) async fn next(&mut self) -> Result<Option<(Ticket, Planned)>> {
         loop {
             let size = self.batch_size();
-            if !self.all_read && self.gate.lock().waiting() < size.div_ceil(2) {
+            if !self.is_over() && self.gate.lock().waiting() < size.div_ceil(2) {
                 self.fill(size).await?;
             }
             {
@@ -83,7 +87,7 @@ impl<'a> Feed<'a> {
                     return Ok(Some(next));
                 }
                 if admission.waiting() == 0 {
-                    if self.all_read {
+                    if self.is_over() {
                         return Ok(None);
                     }
                     continue;
@@ -97,36 +101,19 @@ impl<'a> Feed<'a> {
         BLOCKS_PER_NODE * self.job.shared.members.view().up_count().max(1)
     }
 
-    /// Schedules up to so many more blocks.
+    /// Schedules so many more blocks, or a few more if these are all.
     pub(super) async fn fill(&mut self, size: usize) -> Result<()> {
         let job = self.job;
         let view = job.shared.members.view();
-        let (mut blocks, mut open) = (Vec::with_capacity(size), Vec::with_capacity(size));
-        while blocks.len() < size {
-            let Some((stripe, block)) = self.blocks.next().await? else {
-                self.levels.pop_front();
-                self.all_read = self.levels.is_empty();
-                if self.all_read {
-                    break;
-                }
-                self.blocks = job.blocks();
-                continue;
-            };
-            if !node_repair::is_wanted(&job.repair, &stripe, block, &view) || self.tried.contains(&stripe.id) {
-                continue;
-            }
-            let rank = job.rank(&stripe, &view).await?;
-            let is_last = self.levels.len() < 2;
-            if !is_last && self.levels.front().is_none_or(|level| rank.roughly() > *level) {
-                continue;
-            }
-            if !is_last && self.tried.len() < TRIED_MAX {
-                self.tried.insert(stripe.id);
-            }
+        self.read(schedule::known_max(size), &view).await?;
+        let count = schedule::batch_len(self.ahead.len(), size);
+        let (mut blocks, mut open) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let batch: Vec<_> = self.ahead.drain(..count).collect();
+        for (stripe, block, rank) in batch {
             open.push(job.open(stripe, block, &view).await?);
             blocks.push((block, rank));
         }
-        let places: Vec<usize> = (0..open.len()).filter(|at| open[*at].is_some()).collect();
+        let places: Vec<usize> = (0..blocks.len()).filter(|at| open[*at].is_some()).collect();
         let open: Vec<_> = open.into_iter().flatten().collect();
         // Of its own: the shared one must not be held for the time of a schedule.
         let mut rng = StdRng::from_rng(&mut *job.shared.rng());
@@ -148,6 +135,32 @@ impl<'a> Feed<'a> {
         Ok(())
     }
 
+    /// Reads on until so many blocks are known that are not scheduled, or all.
+    async fn read(&mut self, known_max: usize, view: &View) -> Result<()> {
+        let job = self.job;
+        while !self.all_read && self.ahead.len() < known_max {
+            let Some((stripe, block)) = self.blocks.next().await? else {
+                self.levels.pop_front();
+                self.all_read = self.levels.is_empty();
+                self.blocks = job.blocks();
+                continue;
+            };
+            if !node_repair::is_wanted(&job.repair, &stripe, block, view) || self.tried.contains(&stripe.id) {
+                continue;
+            }
+            let rank = job.rank(&stripe, view).await?;
+            let is_last = self.levels.len() < 2;
+            if !is_last && self.levels.front().is_none_or(|level| rank.roughly() > *level) {
+                continue;
+            }
+            if !is_last && self.tried.len() < TRIED_MAX {
+                self.tried.insert(stripe.id);
+            }
+            self.ahead.push_back((stripe, block, rank));
+        }
+        Ok(())
+    }
+
     /// Takes all scheduled blocks, in the order in which they would start one after another.
     pub(super) fn drain(&self) -> Vec<Planned> {
         let mut admission = self.gate.lock();
@@ -161,7 +174,7 @@ impl<'a> Feed<'a> {
 
     /// Whether all blocks have been scheduled.
     pub(super) fn is_over(&self) -> bool {
-        self.all_read
+        self.all_read && self.ahead.is_empty()
     }
 }
 
