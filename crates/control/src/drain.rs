@@ -21,7 +21,7 @@ pub struct Drain<'a> {
     pub reserve_bytes: u64,
     /// Whether any policy spreads stripes over racks.
     pub by_rack: bool,
-    /// On how many nodes the policies of buckets put a stripe whose data have copies, at most; 0: no policy makes copies.
+    /// On how many nodes the widest stripe is whose data have copies; 0: none have.
     pub copies_on: usize,
 }
 
@@ -97,12 +97,12 @@ impl Drain<'_> {
         ))
     }
 
-    /// Only a warning: the policies say how many copies new objects get, and not how many there are.
+    /// Only a warning: the other blocks can move.
     fn lacks_nodes_for_copies(self, after: &View) -> Option<String> {
         let (left, name) = (Racks::of(after).nodes(), &self.node.record.name);
         (self.copies_on > left).then(|| {
             format!(
-                "a policy puts a stripe and copies of its data on {} different nodes, and without {name} only {left} can keep blocks: of \
+                "stripes and the copies of their data are on up to {} different nodes, and without {name} only {left} can keep blocks: of \
                  stripes with that many copies, blocks stay on {name} until there are more nodes",
                 self.copies_on
             )
@@ -199,8 +199,7 @@ mod tests {
             drain.check(&view(7), &codes(&["rs(2,2)"]), false).unwrap()
         };
         assert_eq!(warned(6), Vec::<String>::new());
-        let says =
-            "a policy puts a stripe and copies of its data on 7 different nodes, and without node-7 only 6 can keep blocks";
+        let says = "stripes and the copies of their data are on up to 7 different nodes, and without node-7 only 6 can keep";
         assert!(warned(7).len() == 1 && warned(7)[0].starts_with(says), "{:?}", warned(7));
     }
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use weft_codes::SharedCode;
 use weft_control::{
     crowding::{self, Racks},
-    health::{BadBlocks, Condition, FurtherLosses, Step},
+    health::{BadBlocks, Condition, Copied, FurtherLosses, Step},
     view::View,
 };
 use weft_meta::MetaError;
@@ -58,6 +58,8 @@ struct Found {
     bad: BTreeMap<StripeId, Condition>,
     /// Of the others, those with too many blocks in a rack.
     crowded: BTreeSet<StripeId>,
+    /// On how many nodes those are whose data have copies.
+    copied: BTreeMap<StripeId, usize>,
 }
 
 impl Found {
@@ -65,6 +67,7 @@ impl Found {
     fn record(&mut self, stripe: StripeId, state: &mut state::State) {
         state.tally.set(stripe, self.bad.remove(&stripe));
         state.crowded.set(stripe, self.crowded.contains(&stripe));
+        state.copied.set(stripe, self.copied.remove(&stripe));
     }
 }
 
@@ -161,7 +164,9 @@ impl Keeper {
                 bad.push((stripe, blocks, code));
             }
         }
-        let mut found = Found { bad: BTreeMap::new(), crowded: self.crowded(shared, perhaps_crowded, view).await? };
+        let of_objects = stripes.iter().filter(|stripe| matches!(stripe.owner, Owner::Object(_)));
+        let copied = of_objects.filter_map(|stripe| Some((stripe.id, Copied::nodes_of(stripe)?))).collect();
+        let mut found = Found { bad: BTreeMap::new(), crowded: self.crowded(shared, perhaps_crowded, view).await?, copied };
         if !bad.is_empty() {
             let further = &mut self.further;
             let condition = |(stripe, blocks, code): (&StripeRecord, BadBlocks, SharedCode)| {

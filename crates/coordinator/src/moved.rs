@@ -20,18 +20,33 @@ use weft_types::{DiskRecord, Home, NodeId, Result};
 
 /// Decides about the disks of a registration that are another node's: those that are taken over are marked, and those to keep aside are taken
 /// out.
-pub(crate) fn sort(shared: &Shared, new: &mut NewNode) -> Vec<Aside> {
+pub(crate) fn sort(shared: &Shared, new: &mut NewNode, told: &[v1::Disk]) -> Vec<Aside> {
+    recall_copies(shared, &new.name, told);
     let (mut disks, mut aside) = (Vec::new(), Vec::new());
     for disk in std::mem::take(&mut new.disks) {
         let copy = shared.moved.is_copy(&new.name, &disk.id);
         match judged(shared, &new.name, &disk, copy) {
             None => disks.push(disk),
             Some(Ok(from)) => disks.push(NewDisk { taken_from: Some(from), ..disk }),
-            Some(Err(why)) => aside.push(Aside { disk, why, open_since: None }),
+            Some(Err(why)) => aside.push(Aside { disk, why, copy, open_since: None }),
         }
+    }
+    if disks.iter().any(|disk| disk.taken_from.is_some()) {
+        // Before it is recorded, and also if the answer is lost.
+        shared.moved.lock().joining.insert(new.name.clone());
     }
     new.disks = disks;
     aside
+}
+
+/// An earlier coordinator has found that both nodes had these disks at the same time, and the agent remembers it. If the owner has said since that
+/// its own has failed, the other may be the disk itself.
+fn recall_copies(shared: &Shared, node: &str, told: &[v1::Disk]) {
+    for disk in told.iter().filter(|disk| disk.copy) {
+        if owner_of(shared, &disk.id).is_some_and(|(owner, record)| *owner.record.name != *node && !record.failed) {
+            shared.moved.note_copy(node, &disk.id);
+        }
+    }
 }
 
 /// `None`: the disk is this node's, or new. `copy`: whether both nodes have had it at the same time.

@@ -71,6 +71,8 @@ pub trait Meta: UpdateMeta + AppendMeta + Send + Sync {
     ///
     /// The last step of a walk marks the new node's blocks as to be checked if any has moved, and forgets the place of before if nothing is
     /// left there; otherwise that is a failed disk from then on.
+    ///
+    /// With [`FollowDisk::only`] one block moves out of its turn, and no walk ends.
     async fn follow_disk(&self, epoch: Epoch, step: FollowDisk) -> Result<FollowedBlocks>;
 
     /// Creates a policy. If it is the new default, the old default is no longer one.
@@ -169,7 +171,8 @@ pub trait Meta: UpdateMeta + AppendMeta + Send + Sync {
     async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>>;
 
     /// Allocates a block's next generation: for a put, in a stripe that has not ended; for a repair, in one that has. A
-    /// conflict if the stripe is open for updates, or if the node has, or is about to get, another block of the stripe: a node holds one block of a stripe.
+    /// conflict if the stripe is open for updates, if its term is not the one that the repair was planned with, or if the node has, or is about to
+    /// get, another block of the stripe: a node holds one block of a stripe.
     async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
     /// Replaces the same copy of generation `old` (0: there was none) by the rebuilt block. The old block must be
     /// current, and the checksums must equal the recorded ones; if those are unknown, they are recorded. The old block becomes

@@ -136,6 +136,8 @@ pub struct FollowDisk {
     pub limit: u32,
     /// Whether earlier steps may have moved blocks that are not marked as to be checked.
     pub unchecked: bool,
+    /// Only this block, out of its turn: the walk is neither continued nor ended, and `after`, `limit` and `unchecked` do not count.
+    pub only: Option<BlockId>,
 }
 
 /// What a step of such a move has done.
@@ -305,6 +307,8 @@ pub struct NewRepair {
     pub home: Home,
     /// The put, if its stripe has not ended yet.
     pub upload: Option<UploadId>,
+    /// The term of the stripe's updates in the record that it is planned from; `None`: any.
+    pub term: Option<u64>,
     /// When the allocation expires, milliseconds since 1970. For a put, it expires with the put.
     pub expires_ms: u64,
 }

@@ -115,6 +115,9 @@ impl Disk {
             *standing = if found.is_strange { Standing::Unknown } else { Standing::Ours };
         }
         drop(standing);
+        if let Ok(open) = &found.open {
+            self.recall_copy(&open.id);
+        }
         let _first = self.open.set(found.open);
     }
 }

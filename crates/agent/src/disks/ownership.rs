@@ -1,17 +1,32 @@
 //! Disks that another node had: they are kept aside until the coordinator agrees that they are this node's, and then join.
 
 use super::{Disk, Disks, JournalledDisk, Standing};
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering::Relaxed,
+};
 use tokio::time::Instant;
+use weft_proto::v1;
 
 /// In the agent's state, before the id of a disk that is not this node's.
 pub(super) const ASIDE_MARK: &str = "aside-";
+/// Instead of that if its owner has had it at the same time: one of the two is a copy.
+const COPY_MARK: &str = "aside-copy-";
 
 impl Disks {
-    /// The coordinator's answer: the disks to keep aside, with the reasons, by id. Returns the numbers of those that may join now.
-    pub(crate) fn sort(&self, aside: &BTreeMap<String, String>) -> Vec<usize> {
+    /// The coordinator's answer: which of the disks to keep aside their owners have had at the same time. `told`: the ids of the disks that it
+    /// was asked about; it says nothing of one that was opened since.
+    pub(crate) fn note_copies(&self, told: &BTreeSet<String>, aside: &[v1::AsideDisk]) {
+        for disk in self.0.iter().filter(|disk| told.contains(disk.id())) {
+            disk.is_copy.store(aside.iter().any(|it| it.copy && it.id == disk.id()), Relaxed);
+        }
+    }
+
+    /// The coordinator's answer about the disks `told`, by id: those to keep aside, with the reasons. Returns the numbers of those that may join
+    /// now.
+    pub(crate) fn sort(&self, told: &BTreeSet<String>, aside: &BTreeMap<String, String>) -> Vec<usize> {
         let mut joining = Vec::new();
-        for (number, disk) in self.0.iter().enumerate().filter(|(_, disk)| !disk.id().is_empty()) {
+        for (number, disk) in self.0.iter().enumerate().filter(|(_, disk)| told.contains(disk.id())) {
             let why = aside.get(disk.id());
             let mut standing = disk.standing();
             match why {
@@ -42,7 +57,7 @@ impl Disks {
     /// point of one.
     pub(crate) fn marked_ids(&self) -> BTreeMap<String, String> {
         let marked = |disk: &Disk| match (&*disk.standing(), disk.id()) {
-            (Standing::Unknown | Standing::Aside(_), id) if !id.is_empty() => Some(format!("{ASIDE_MARK}{id}")),
+            (Standing::Unknown | Standing::Aside(_), id) if !id.is_empty() => Some(disk.mark(id)),
             (_, "") => disk.marked_id.clone(),
             _ => None,
         };
@@ -66,6 +81,21 @@ impl Disks {
         let mut standing = self.0[number].standing();
         if matches!(*standing, Standing::Joining(_)) {
             *standing = Standing::Ours;
+        }
+    }
+}
+
+impl Disk {
+    /// The id with the mark of a disk that is not this node's.
+    fn mark(&self, id: &str) -> String {
+        let mark = if self.is_copy.load(Relaxed) { COPY_MARK } else { ASIDE_MARK };
+        format!("{mark}{id}")
+    }
+
+    /// It was opened with this id: whether it was a copy when it was last opened is in the agent's state.
+    pub(super) fn recall_copy(&self, id: &str) {
+        if self.marked_id.as_deref().and_then(|marked| marked.strip_prefix(COPY_MARK)) == Some(id) {
+            self.is_copy.store(true, Relaxed);
         }
     }
 }

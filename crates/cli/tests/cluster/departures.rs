@@ -2,7 +2,7 @@
 
 use crate::harness::{Cluster, Setup, bytes, path, wait_for};
 use serde_json::Value;
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 const CODING: [&str; 6] = ["--code", "rs(2,1)", "--block-size", "64KiB", "--cell-size", "4KiB"];
 
@@ -129,6 +129,71 @@ fn a_drained_node_is_switched_off_and_removed() {
     assert!(even.text().contains("the fill is even"), "{}", even.text());
     cluster.expect("data", &content, &[]);
     cluster.expect("more", &content, &[]);
+}
+
+#[test]
+fn a_drain_a_balance_and_a_scrub_outlive_kills_of_agents_and_of_the_coordinator() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(5) }.up();
+    let content = bytes(6_000_000, 1);
+    cluster.put("data", &content, &CODING).ok();
+    let held = || cluster.blocks("data").iter().filter(|block| block.node == "node-03").count();
+    let limit = |rate: &str| cluster.weft(["repair", "limit", rate]).ok();
+    let kill = |names: [&str; 3]| {
+        for name in names {
+            cluster.kill(name);
+            cluster.up().ok();
+        }
+        let agents: Vec<&str> = names.into_iter().filter(|name| *name != "coordinator").collect();
+        cluster.wait_for_state(&agents, "up");
+    };
+    let assert_whole = || {
+        wait_for("all blocks to be there", || cluster.blocks("data").iter().all(|block| block.state == "ok"));
+        let mut homes = BTreeSet::new();
+        for block in cluster.blocks("data") {
+            assert!(homes.insert((block.stripe, block.node.clone())), "the node has two blocks of the stripe: {block:?}");
+        }
+        cluster.expect("data", &content, &[]);
+    };
+    let before = held();
+    limit("256KiB/s");
+    cluster.weft(["node", "drain", "node-03", "--no-wait"]).ok();
+    wait_for("blocks to leave the node", || held() < before);
+    // The last one gets blocks.
+    kill(["coordinator", "node-03", "node-01"]);
+    limit("none");
+    let drained = cluster.weft(["node", "drain", "node-03"]).ok();
+    assert!(drained.text().contains("node-03 is empty: its agent may be stopped"), "{}", drained.text());
+    assert_eq!(held(), 0);
+    assert_whole();
+
+    cluster.weft(["node", "drain", "node-03", "--cancel"]).ok();
+    limit("256KiB/s");
+    let job = cluster.json(&["balance", "--no-wait"])["id"].to_string();
+    wait_for("blocks to come to the node", || held() > 0);
+    kill(["coordinator", "node-03", "node-02"]);
+    limit("none");
+    // It may have given up blocks of nodes that were away for too long.
+    cluster.weft(["job", "wait", &job]);
+    wait_for("the fill to be even", || cluster.weft(["balance"]).status.success());
+    assert!(held() > before / 2, "{} of {before}", held());
+    assert_whole();
+
+    limit("256KiB/s");
+    let id = cluster.json(&["scrub", "--no-wait"])["id"].clone();
+    let job = id.to_string();
+    wait_for("the scrub to check stripes", || {
+        let jobs = cluster.json(&["job", "ls"]);
+        let begun = |it: &Value| it["stripes_under_way"].as_u64() > Some(0) || it["state"] != "running";
+        jobs.as_array().unwrap().iter().any(|it| it["id"] == id && begun(it))
+    });
+    kill(["node-04", "coordinator", "node-05"]);
+    limit("none");
+    cluster.weft(["job", "wait", &job]);
+    wait_for("a scrub to find nothing wrong", || {
+        let scrubbed = cluster.weft(["scrub", "--json"]);
+        scrubbed.status.success() && scrubbed.json()["wrong_blocks"] == 0
+    });
+    assert_whole();
 }
 
 #[test]

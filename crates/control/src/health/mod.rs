@@ -9,6 +9,7 @@
 //! tally is updated with each change.
 
 mod condition;
+mod copied;
 mod further;
 mod reads;
 mod room;
@@ -21,6 +22,7 @@ mod verdict;
 
 pub(crate) use condition::Reach;
 pub use condition::{BadBlocks, Condition};
+pub use copied::Copied;
 pub use further::FurtherLosses;
 pub use room::fits_bytes;
 pub use survey::{Step, Survey};

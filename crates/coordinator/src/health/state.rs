@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weft_control::{
     crowding::Crowded,
-    health::{Survey, Tally},
+    health::{Copied, Survey, Tally},
 };
 
 /// The state that one task maintains and that answers are computed from.
@@ -16,6 +16,8 @@ pub(crate) struct State {
     pub(crate) tally: Tally,
     /// Stripes without bad blocks that have too many in a rack.
     pub(crate) crowded: Crowded,
+    /// Stripes whose data have copies.
+    pub(crate) copied: Copied,
 }
 
 impl State {

@@ -180,8 +180,22 @@ impl NodeRepairJob {
     }
 
     async fn block(&self, control: &Control, planned: feed::Planned) -> Outcome {
-        control.live().moving.insert(planned.block.stripe.0, 0);
-        self.rebuild(control, planned).await.unwrap_or_else(Outcome::Left)
+        let block = planned.block;
+        control.live().moving.insert(block.stripe.0, 0);
+        let outcome = self.rebuild(control, planned).await.unwrap_or_else(Outcome::Left);
+        // Its object may have been removed, overwritten or converted meanwhile.
+        if matches!(outcome, Outcome::Left(_)) && self.is_gone(block).await { Outcome::Gone } else { outcome }
+    }
+
+    /// Whether a block is not there any more, or not lost; false if that cannot be looked up.
+    async fn is_gone(&self, block: Block) -> bool {
+        match self.shared.meta.stripe(block.stripe).await {
+            Ok(stripe) => {
+                let view = self.shared.members.view();
+                matches!(node_repair::object_of(&self.repair, &stripe, block, &view), Ok(None))
+            }
+            Err(error) => matches!(error, MetaError::NotFound(_)),
+        }
     }
 
     async fn rebuild(&self, control: &Control, planned: feed::Planned) -> Result<Outcome> {

@@ -17,10 +17,14 @@ pub(crate) struct Moves(Mutex<State>);
 pub(super) struct State {
     /// The disks that nodes keep aside, by node.
     pub(super) aside: BTreeMap<NodeId, Vec<Aside>>,
-    /// The nodes that must register again, because a disk that they keep aside can be taken over.
+    /// The nodes that must register again, because a disk that they keep aside can be taken over, or is found to be a copy.
     pub(super) called: BTreeSet<NodeId>,
-    /// Disks that are kept aside and that their owners have at the same time, by the name of the node that keeps them aside, and their ids.
+    /// Disks that are kept aside and that their owners have at the same time, by the name of the node that keeps them aside, and their ids. The
+    /// agents remember it, and tell the next coordinator.
     pub(super) copies: BTreeSet<(String, String)>,
+    /// The names of nodes that have taken disks over and have sent no heartbeat since. Their agents may not have the answer to the registration
+    /// yet: they still keep the disks aside, and say that blocks are not there.
+    pub(super) joining: BTreeSet<String>,
     /// By the number that the disk had.
     pub(super) follows: BTreeMap<DiskNumber, Following>,
 }
@@ -37,6 +41,8 @@ pub(super) struct Following {
 pub(crate) struct Aside {
     pub(super) disk: NewDisk,
     pub(super) why: String,
+    /// Whether it is in [`State::copies`], as its agent was told.
+    pub(super) copy: bool,
     /// Since when the node has had it open, as far as is known.
     pub(super) open_since: Option<Time>,
 }
@@ -60,14 +66,20 @@ impl Moves {
         }
     }
 
-    /// What a node says of its disks by now.
-    pub(crate) fn heard(&self, node: NodeId, told: &[v1::Disk]) {
+    /// What a node says of its disks by now. Its agent has sorted them by the answer to its registration.
+    pub(crate) fn heard(&self, (node, name): (NodeId, &str), told: &[v1::Disk]) {
         let mut state = self.lock();
+        state.joining.remove(name);
         for it in state.aside.get_mut(&node).into_iter().flatten() {
             if let Some(told) = told.iter().find(|told| told.id == it.disk.id) {
                 (it.disk.total_bytes, it.disk.failed) = (told.total_bytes, told.failed);
             }
         }
+    }
+
+    /// The owner of a disk that the node of this name keeps aside has had it at the same time.
+    pub(super) fn note_copy(&self, name: &str, disk: &str) {
+        self.lock().copies.insert((name.to_owned(), disk.to_owned()));
     }
 
     /// Whether a disk that the node of this name keeps aside is a copy, or its owner has one.
@@ -89,6 +101,6 @@ impl Moves {
 impl Aside {
     /// For the agent.
     pub(crate) fn told(&self) -> v1::AsideDisk {
-        v1::AsideDisk { id: self.disk.id.clone(), why: self.why.clone(), ..v1::AsideDisk::default() }
+        v1::AsideDisk { id: self.disk.id.clone(), why: self.why.clone(), copy: self.copy, ..v1::AsideDisk::default() }
     }
 }

@@ -133,6 +133,24 @@ async fn a_job_stops_and_goes_on_whatever_happens_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn moves_of_objects_that_are_removed_meanwhile_are_no_failures() {
+    let mut world = World::new(8, 8).await;
+    let objects = world.put_stripes(0..20).await;
+    world.join(9..=10).await;
+    let slow = |bytes_per_s| api::RepairLimit { bytes_per_s, ..api::RepairLimit::default() };
+    world.client.set_repair_limit(slow(Some(256 << 10))).await.unwrap();
+    let job = world.client.balance(2).await.unwrap().id;
+    world.until("blocks move", async |world| world.allocations() > 0).await;
+    for (key, _) in &objects {
+        world.client.remove("b", key).await.unwrap();
+    }
+    world.client.set_repair_limit(slow(None)).await.unwrap();
+    let ended = world.ended(job).await;
+    let left = ended.left.unwrap_or_default().blocks;
+    assert_eq!((ended.state.as_str(), left, ended.last_error.as_str()), ("done", 0, ""));
+}
+
+#[tokio::test(start_paused = true)]
 async fn objects_are_converted_while_their_blocks_move() {
     let mut world = World::new(8, 8).await;
     let policy = api::Policy {

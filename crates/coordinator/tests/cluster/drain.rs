@@ -5,7 +5,7 @@ use crate::{
     world::{World, data},
 };
 use std::time::Duration;
-use weft_client::{ConvertOptions, api};
+use weft_client::{ConvertOptions, PutOptions, api};
 use weft_types::{NodeId, Reaction};
 
 impl World {
@@ -44,6 +44,13 @@ impl World {
     async fn holds(&self, node: u32, key: &str) -> bool {
         let stripes = self.stat(key).await.stripes;
         stripes.iter().flat_map(|stripe| &stripe.blocks).any(|block| block.node == node)
+    }
+
+    /// Whether a drain would warn that the five other nodes are too few for copies.
+    async fn warns_of_copies(&self, node: u32) -> bool {
+        let warnings = self.client.explain_drain(NodeId(node), "").await.unwrap().warnings;
+        let says = "stripes and the copies of their data are on up to 6 different nodes, and without ";
+        warnings.iter().any(|warning| warning.starts_with(says))
     }
 
     /// Moves take long from now on, or no longer.
@@ -230,6 +237,18 @@ async fn what_has_no_other_home_waits_for_a_node() {
     world.until_down(7).await;
     let down = world.client.drain(NodeId(7), "", Some(true), false).await.unwrap_err();
     assert!(down.message.contains("is down, so its blocks cannot be copied"), "{down}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_warns_of_copies_that_only_an_object_asked_for() {
+    let world = World::new(6, 6).await;
+    let options =
+        PutOptions { code: "rs(2,2)".into(), block_len: 512 << 10, cell_len: 64 << 10, replicas: 2, ..PutOptions::default() };
+    world.client.put("b", "k", &data(1 << 20, 3)[..], &options).await.unwrap();
+    // Four blocks, and a second copy of two. Without a node, five are left, which is enough for the code.
+    world.until("it is counted", async |world| world.warns_of_copies(1).await).await;
+    world.client.cool("b", "k").await.unwrap();
+    world.until("the copies are dropped", async |world| !world.warns_of_copies(1).await).await;
 }
 
 #[tokio::test(start_paused = true)]

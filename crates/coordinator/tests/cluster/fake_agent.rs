@@ -50,6 +50,8 @@ pub(crate) struct Told {
     pub(crate) keeps: BTreeSet<BlockId>,
     /// Blocks whose removal it confirms without being asked.
     pub(crate) says_gone: Vec<BlockId>,
+    /// Of which blocks it was asked to keep what is right.
+    pub(crate) kept: Vec<v1::KeepBlockRequest>,
     /// The next task that it is to open finds this block corrupt.
     pub(crate) finds_corrupt: Option<BlockId>,
     /// The blocks that it finds damaged when it is asked. Without these, it checks none.
@@ -63,6 +65,10 @@ pub(crate) struct Told {
     pub(crate) updating: Updating,
     /// The protocol that it speaks, if not the newest.
     pub(crate) protocol: Option<u16>,
+    /// It lists the disk of the agent of this name, too.
+    pub(crate) lists: Option<String>,
+    /// It sends no heartbeats.
+    pub(crate) is_silent: bool,
     /// The last task that it was to open, with the blocks that it stores.
     pub(crate) last: Option<v1::OpenRequest>,
 }
@@ -94,8 +100,12 @@ impl FakeAgent {
             rpc::serve(services, listener, Security::Insecure, std::future::pending()).await.unwrap();
         });
         let mut member = world.bare_member().await;
-        let (id, path) = (format!("disk-of-{name}"), format!("/{name}"));
-        let disks = vec![v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }];
+        let disk = |of: &str| {
+            let (id, path) = (format!("disk-of-{of}"), format!("/{of}"));
+            v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }
+        };
+        let moved = asked.told().lists.as_deref().map(disk);
+        let disks: Vec<v1::Disk> = std::iter::once(disk(name)).chain(moved).collect();
         let (node, updates_ms, protocol) = {
             let told = asked.told();
             let protocol = told.protocol.map_or(PROTOCOL, |newest| ProtocolRange { newest, ..PROTOCOL });
@@ -111,6 +121,7 @@ impl FakeAgent {
             data_address: address.clone(),
             control_address: address,
             disks: disks.clone(),
+            keeps_aside: disks.len() > 1,
             ..v1::RegisterRequest::default()
         };
         let registered = member.register(request.clone()).await.unwrap().into_inner();
@@ -119,6 +130,9 @@ impl FakeAgent {
         let told = Arc::clone(&asked);
         tasks.spawn(async move {
             loop {
+                while told.told().is_silent {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 // Another coordinator may lead.
                 let is_gone = member.heartbeat(heartbeat.clone()).await.is_err();
                 if is_gone && let Ok(registered) = member.register(request.clone()).await {
@@ -258,6 +272,15 @@ impl v1::agent_server::Agent for Service {
         let request = request.into_inner();
         let mut told = self.0.turn(Step::Close, request.epoch).await?;
         told.updating.close(&request).map(Response::new).map_err(|error| to_status(&error))
+    }
+
+    async fn keep_block(&self, request: Request<v1::KeepBlockRequest>) -> Result<Response<v1::KeepBlockReply>, Status> {
+        let mut told = self.0.0.lock().unwrap();
+        told.kept.push(request.into_inner());
+        if told.updating.is_old {
+            return Err(Status::unimplemented("it is of an earlier version"));
+        }
+        Ok(Response::new(v1::KeepBlockReply::default()))
     }
 
     async fn inspect_block(&self, request: Request<v1::InspectBlockRequest>) -> Result<Response<v1::InspectBlockReply>, Status> {

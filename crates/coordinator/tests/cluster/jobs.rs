@@ -177,3 +177,16 @@ async fn a_pause_drops_the_estimates_also_if_it_is_shorter_than_a_repair() {
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), ended.eta_error_at_quarter, ended.eta_error_at_half), ("done", None, None));
 }
+
+#[tokio::test(start_paused = true)]
+async fn blocks_of_objects_that_are_removed_during_a_repair_are_no_failures() {
+    let (world, job, held) = slow_repair().await;
+    world.until("blocks are rebuilt", async |world| world.client.job(job).await.unwrap().stripes_under_way > 0).await;
+    for key in 0..48 {
+        world.client.remove("b", &format!("k{key}")).await.unwrap();
+    }
+    let ended = world.ended(job).await;
+    let (_, done, left) = amounts(&ended);
+    assert_eq!((ended.state.as_str(), left, ended.last_error.as_str()), ("done", 0, ""));
+    assert!(done < held, "{done} of {held}");
+}

@@ -168,6 +168,32 @@ async fn a_disk_is_not_taken_over_while_its_node_is_up_and_lists_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leftover_copy_stays_aside_also_after_restarts_of_its_agent_and_of_the_coordinator() {
+    let (mut world, objects) = filled(World::new(6, 6).await, 6).await;
+    let (old, new) = (3, 7);
+    let before = world.held(&objects, old).await;
+    let copy = world.node_dir(new).join("moved");
+    copy_dir(&world.disk_dirs(old)[0], &copy);
+    world.restart_with(new, &[copy]).await;
+    let state = world.node_dir(new).join("state").join("agent");
+    let knows = async |_: &World| std::fs::read_to_string(&state).is_ok_and(|text| text.contains("disk aside-copy-"));
+    world.until("the agent knows that it is a copy", knows).await;
+    world.kill(old);
+    world.restart_coordinator().await;
+    world.kill(new);
+    world.start_agent(new).await;
+    world.until_down(old).await;
+    let waits = async |world: &World| world.aside(new).await.iter().any(|why| why.contains("one of the two is a copy"));
+    world.until("it is kept aside", waits).await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!((world.rows("disks WHERE moved_to IS NOT NULL"), world.held(&objects, new).await.0), (0, 0));
+    world.start_agent(old).await;
+    world.until_moved(&objects).await;
+    assert_eq!(world.held(&objects, old).await, before);
+    world.assert_all_whole(&objects).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn blocks_of_stripes_that_the_new_node_has_stay_lost_until_they_are_rebuilt_also_after_a_crash() {
     let mut world = World::new(8, 8).await;
     let objects: Objects = (0..6).map(|key| (format!("k{key}"), data(3 << 20, 40 + key))).collect();

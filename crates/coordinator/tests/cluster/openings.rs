@@ -1,12 +1,15 @@
 //! Stripes that cannot be opened or settled at once: what is waited for, and what is kept for later.
 
 use crate::{
-    fake_agent::FakeAgent,
+    fake_agent::{Asked, FakeAgent},
     updates::{Cluster, IDLE_MS},
     updating::Step,
     world::World,
 };
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tokio::time::{Instant, sleep};
 use weft_meta::TermState;
 use weft_proto::v1;
@@ -177,4 +180,43 @@ async fn writes_go_on_when_the_clock_of_the_coordinator_is_set_back() {
     cluster.agents.insert(0, back);
     cluster.until_up(6).await;
     assert!(ends_at_ms(&cluster).await >= second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_that_has_not_followed_its_disk_yet_takes_part() {
+    let mut cluster = Cluster::new(6).await;
+    drop(cluster.agents.remove(0));
+    let asked = Arc::<Asked>::default();
+    asked.told().lists = Some("n1".into());
+    let _new = FakeAgent::back(&cluster.world, "n7", asked).await;
+    let is_taken = async |world: &World| world.rows("disks WHERE moved_to IS NOT NULL") > 0;
+    cluster.world.until("the disk has a number at its new node", is_taken).await;
+    // The next walk over its blocks begins within a second.
+    assert_eq!(cluster.open().await.unwrap().members, cluster.blocks(0..6), "in the generations that they had");
+    assert_eq!(cluster.record().await.blocks[&0].home.node.0, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_waits_until_the_agent_that_a_disk_was_moved_to_knows_that_it_is_its_own() {
+    const SILENT_FOR: Duration = Duration::from_millis(500);
+    let mut cluster = Cluster::new(6).await;
+    drop(cluster.agents.remove(0));
+    cluster.until_up(5).await;
+    sleep(Duration::from_secs(2)).await;
+    let asked = Arc::<Asked>::default();
+    asked.told().lists = Some("n1".into());
+    asked.told().is_silent = true;
+    // It is taken over when the agent registers. The agent acts on the answer before it sends a heartbeat.
+    let new = FakeAgent::back(&cluster.world, "n7", asked).await;
+    assert_eq!(cluster.world.rows("disks WHERE moved_to IS NOT NULL"), 1);
+    let begun = Instant::now();
+    let speaks = async {
+        sleep(SILENT_FOR).await;
+        assert_eq!(cluster.record().await.blocks[&0].home.node.0, 1, "no block follows before");
+        new.asked().is_silent = false;
+    };
+    let (opened, ()) = tokio::join!(cluster.open(), speaks);
+    assert_eq!(opened.unwrap().members, cluster.blocks(0..6));
+    assert!(begun.elapsed() >= SILENT_FOR, "{:?}", begun.elapsed());
+    assert_eq!(cluster.record().await.blocks[&0].home.node.0, 7);
 }

@@ -5,7 +5,7 @@
 //! next coordinator finds the place of before in `disks.moved_to`, and goes on.
 
 use super::{blocks, departures, nodes, rows, terms};
-use crate::{FollowDisk, FollowedBlocks, MetaError, NewDisk, Result};
+use crate::{FollowDisk, FollowedBlocks, MetaError, NewDisk, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use weft_types::{BlockId, BlockState, DiskNumber, Held, Home, NodeId, StripeRecord};
 
@@ -46,13 +46,16 @@ pub(super) fn require_none_to_follow(tx: &Transaction<'_>, node: NodeId, disk: O
 }
 
 pub(super) fn follow(tx: &Transaction<'_>, step: FollowDisk) -> Result<FollowedBlocks> {
-    let FollowDisk { from, after, limit, unchecked } = step;
+    let FollowDisk { from, after, limit, unchecked, only } = step;
     let gone = || MetaError::NotFound(format!("disk {} of {} was not moved, or is forgotten", from.disk.0, from.node));
     let to = place_of(tx, from)?.ok_or_else(gone)?;
-    if after.is_none() && follow_garbage(tx, from, to, limit)? >= u64::from(limit) {
+    if only.is_none() && after.is_none() && follow_garbage(tx, from, to, limit)? >= u64::from(limit) {
         return Ok(FollowedBlocks { more: true, ..FollowedBlocks::default() });
     }
-    let page = nodes::blocks_on(tx, from, after, limit)?;
+    let page = match only {
+        Some(block) => Page { items: vec![block], more: true },
+        None => nodes::blocks_on(tx, from, after, limit)?,
+    };
     let (mut moved, mut stayed) = (Vec::new(), 0);
     for block in &page.items {
         let mut stripe = rows::stripe(tx, block.stripe)?;
@@ -89,7 +92,8 @@ fn follow_garbage(tx: &Transaction<'_>, from: Home, to: Home, limit: u32) -> Res
 /// Whether a block cannot follow its disk now.
 fn stays(tx: &Transaction<'_>, stripe: &StripeRecord, block: BlockId, (from, to): (Home, Home)) -> Result<bool> {
     // Nothing is known to be there.
-    if stripe.find(block.index, block.copy).is_none_or(|placed| placed.state == BlockState::Missing) {
+    let placed = stripe.find(block.index, block.copy);
+    if placed.is_none_or(|placed| placed.home != from || placed.state == BlockState::Missing) {
         return Ok(true);
     }
     // The disk came back to its node: no node gets another block.

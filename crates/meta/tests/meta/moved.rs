@@ -33,7 +33,7 @@ pub(crate) async fn follow(meta: &SqliteMeta, epoch: Epoch, from: u32) -> Follow
 }
 
 fn step(from: Home) -> FollowDisk {
-    FollowDisk { from, after: None, limit: 100, unchecked: false }
+    FollowDisk { from, after: None, limit: 100, unchecked: false, only: None }
 }
 
 /// The nodes of a stripe's blocks: index, copy, node, disk.
@@ -114,7 +114,7 @@ async fn a_node_gets_no_second_block_of_a_stripe_and_what_stays_is_rebuilt_and_i
         matches!(&departing, MetaError::Conflict(why) if why.contains("blocks of a disk that was moved to n5")),
         "{departing}"
     );
-    let repair = |index, home| NewRepair { stripe: stripe.id, index, copy: 0, home, upload: None, expires_ms: 5 };
+    let repair = |index, home| NewRepair { stripe: stripe.id, index, copy: 0, home, upload: None, term: None, expires_ms: 5 };
     let closed = meta.allocate_repair(epoch, repair(0, home(1))).await.unwrap_err();
     assert!(matches!(&closed, MetaError::Closed { message, .. } if message.contains("was moved to another node")), "{closed}");
 
@@ -132,7 +132,7 @@ async fn garbage_goes_first_and_a_block_on_its_way_to_the_new_node_holds_back_an
     meta.remove_object(epoch, &new_put().name, 1).await.unwrap();
     let stripe = put(&meta, epoch).await;
     let (upload, late) = begun(&meta, epoch, 1, 0).await;
-    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, expires_ms: 5 };
+    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, term: None, expires_ms: 5 };
     let coming = meta.allocate_repair(epoch, repair).await.unwrap();
     take_down(&meta, epoch, 1).await;
     register(&meta, epoch, taking(7, 1, home(1))).await;
@@ -151,6 +151,25 @@ async fn garbage_goes_first_and_a_block_on_its_way_to_the_new_node_holds_back_an
     meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
     let followed = follow(&meta, epoch, 1).await;
     assert_eq!((followed.moved, followed.complete), (vec![late.id], true), "what it replaced is garbage where it is now");
+}
+
+#[tokio::test]
+async fn one_block_follows_out_of_its_turn_and_no_walk_ends() {
+    let (_dir, meta, epoch) = fresh().await;
+    let stripe = put(&meta, epoch).await;
+    take_down(&meta, epoch, 1).await;
+    register(&meta, epoch, taking(7, 1, home(1))).await;
+    let block = |index| BlockId { stripe: stripe.id, index, copy: 0, generation: 1 };
+    let only = |index| FollowDisk { limit: 1, only: Some(block(index)), ..step(home(1)) };
+    let other = meta.follow_disk(epoch, only(1)).await.unwrap();
+    assert_eq!((other.moved.len(), other.stayed), (0, 1), "it is not on that disk");
+    let followed = meta.follow_disk(epoch, only(0)).await.unwrap();
+    assert_eq!((followed.moved, followed.complete), (vec![stripe.id], false));
+    assert_eq!(homes(&meta.stripe(stripe.id).await.unwrap())[0], (0, 0, 7, 8));
+    let old = node(&meta, 1).await.disks.remove(0);
+    assert!(!old.failed && old.moved_to.is_some() && !node(&meta, 7).await.came_back, "the walk goes on");
+    assert_eq!(meta.follow_disk(epoch, only(0)).await.unwrap().stayed, 1, "it is there already");
+    assert!(follow(&meta, epoch, 1).await.complete);
 }
 
 #[tokio::test]
