@@ -6,6 +6,7 @@
 //!  coordinator calls ─┘             └────────┼─► clients' connections      ► peers ─► agents      ► asker ─► coordinator
 //! ```
 //! Deltas may travel from agent to agent: guests ─► [`loads`] ─► [`carry`] ─► peers, and from there into the queue, with the message to which they belong.
+//! A few small messages and answers go straight from the thread of a disk into a connection that is idle: [`outlet`].
 //! The [`fence`] keeps tasks off the blocks that are open, and openings off the blocks that tasks read.
 
 mod asker;
@@ -17,6 +18,7 @@ mod homes;
 mod host;
 mod loads;
 pub(crate) mod meter;
+mod outlet;
 mod peers;
 mod queue;
 mod reads;
@@ -93,6 +95,11 @@ pub(crate) struct Hub {
 /// The most bytes of reads, of all clients, whose answers are not sent yet.
 const READ_BYTES_MAX: usize = 64 << 20;
 
+/// The most messages and answers at a time that the thread of a disk sends itself. The tasks of the connections send more of them together.
+const AT_ONCE_MAX: usize = 4;
+/// Messages with more bytes are sent by the task of their connection.
+const AT_ONCE_BYTES_MAX: usize = 8 << 10;
+
 /// A client's request.
 pub(crate) struct Request {
     pub(crate) block: BlockId,
@@ -156,6 +163,14 @@ impl Hub {
         if let Some(id) = id.filter(|_| has_bytes && !is_taken) {
             self.not_sent(from, id, to);
         }
+    }
+
+    /// Sends a message of a block here to a block on another node by this thread itself, if nothing waits for the connection to that node. Returns false if
+    /// it does nothing. Only in the context of a runtime.
+    pub(crate) fn post_at_once(&self, from: BlockId, to: BlockId, message: &Message, pieces: &Pieces) -> bool {
+        let is_small = bytes_of(pieces) <= AT_ONCE_BYTES_MAX && self.fence.disk_of(to).is_none();
+        let Some(home) = self.homes.of(to).filter(|home| is_small && home.name != self.name) else { return false };
+        self.peers.send_at_once(&home, &Packet::Message { from, to, message: message.clone() }, pieces)
     }
 
     /// Bytes of an update that block `from` leads are not on their way to block `to`: they need no time to arrive before they are sent again.
@@ -247,14 +262,14 @@ impl Hub {
         let key = self.key.read().unwrap_or_else(PoisonError::into_inner).clone();
         let is_valid = key.is_some_and(|key| key.verify_update(&rights, &token).is_ok());
         let Some(queue) = self.queue_of(block).filter(|_| is_valid) else {
-            return self.answer(answer, Some(Outcome::NotRun(NotRun::Retry)));
+            return self.answer(answer, Some(Outcome::NotRun(NotRun::Retry)), false);
         };
         let bytes = bytes_of(&pieces);
         let refused = queue.offer(bytes, |_room| Command::Request { block, term, id, pieces, route, answer, _room });
         if let Err(refused) = refused
             && let Command::Request { answer, .. } = *refused
         {
-            self.answer(answer, Some(Outcome::NotRun(NotRun::Busy)));
+            self.answer(answer, Some(Outcome::NotRun(NotRun::Busy)), false);
         }
     }
 
@@ -281,9 +296,9 @@ impl Hub {
         }
     }
 
-    fn answer(&self, answer: Answer, told: Option<Outcome>) {
+    fn answer(&self, answer: Answer, told: Option<Outcome>, at_once: bool) {
         self.meter.told(told, answer.begin.elapsed());
-        answer.send(told);
+        answer.send(told, at_once);
     }
 
     /// The queue of the disk on which a block is open.

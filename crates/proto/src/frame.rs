@@ -16,7 +16,7 @@ use std::{
     future::poll_fn,
     io,
     pin::{Pin, pin},
-    task::Poll,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 use tokio::{
@@ -205,33 +205,44 @@ impl<S: AsyncWrite + Unpin> FrameStream<S> {
     /// copied. `payload_checksum`: its CRC32C. Returns the frame's checksum.
     pub(crate) async fn feed_frame(&mut self, header: &Header, payload: &[u8], payload_checksum: u32) -> Result<u32, FrameError> {
         debug_assert_eq!(header.payload_len, payload.len());
-        let (bytes, checksum) = header.encode(payload_checksum);
         if payload.len() <= SMALL_FRAME_BYTES {
-            self.waiting.reserve(HEADER_LEN + payload.len());
-            self.waiting.put_slice(&bytes);
-            self.waiting.put_slice(payload);
+            let checksum = self.put_frame(header, payload, payload_checksum);
             if self.waiting.len() >= BATCH_BYTES {
                 self.write_waiting().await?;
             }
-        } else {
-            self.write_waiting().await?;
-            write_all(&mut self.stream, Buf::chain(&bytes[..], payload), &self.stall).await?;
+            return Ok(checksum);
         }
+        let (bytes, checksum) = header.encode(payload_checksum);
+        self.write_waiting().await?;
+        write_all(&mut self.stream, Buf::chain(&bytes[..], payload), &self.stall).await?;
         Ok(checksum)
     }
 
-    /// Sends everything that is buffered.
+    /// Buffers a small frame until [`flush`](Self::flush). Returns its checksum.
+    pub(crate) fn put_frame(&mut self, header: &Header, payload: &[u8], payload_checksum: u32) -> u32 {
+        let (bytes, checksum) = header.encode(payload_checksum);
+        self.waiting.reserve(HEADER_LEN + payload.len());
+        self.waiting.put_slice(&bytes);
+        self.waiting.put_slice(payload);
+        checksum
+    }
+
+    /// Sends everything that is buffered. If the future is dropped, the next call sends the rest.
     pub async fn flush(&mut self) -> Result<(), FrameError> {
         self.write_waiting().await?;
         within(&self.stall, self.stream.flush()).await
     }
 
-    async fn write_waiting(&mut self) -> Result<(), FrameError> {
-        if !self.waiting.is_empty() {
-            write_all(&mut self.stream, &self.waiting[..], &self.stall).await?;
-            self.waiting.clear();
+    /// Sends of what is buffered as much as the connection takes at once. Returns whether nothing is left: else, [`flush`](Self::flush).
+    pub(crate) fn flush_now(&mut self) -> Result<bool, FrameError> {
+        match pin!(self.flush()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(flushed) => flushed.map(|()| true),
+            Poll::Pending => Ok(false),
         }
-        Ok(())
+    }
+
+    async fn write_waiting(&mut self) -> Result<(), FrameError> {
+        write_all(&mut self.stream, &mut self.waiting, &self.stall).await
     }
 
     /// Sends a frame that is neither Data nor Update.

@@ -59,6 +59,11 @@ pub trait BlockStore: Send + Sync {
         0
     }
 
+    /// What updates in place have written since the disk was opened; zeros if the store does not count it.
+    fn in_place(&self) -> InPlaceCounts {
+        InPlaceCounts::default()
+    }
+
     /// Lets go of what the page cache has of a block's sidecar, so that the next [`open`](Self::open) shows what is on the disk. It may not
     /// succeed for all of it. While a block that is patched has open readers, memory counts, and not the disk.
     fn forget_cached_sidecar(&self, _id: BlockId) {}
@@ -209,6 +214,17 @@ pub struct QuarantinePlace {
     pub since_ms: Option<u64>,
     /// Bytes of its payload; 0 if it is already deleted.
     pub bytes: u64,
+}
+
+/// What updates in place have written to a disk since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InPlaceCounts {
+    /// Syncs of the journal: one fdatasync each.
+    pub journal_syncs: u64,
+    /// Bytes that were written to the journal, in whole pages.
+    pub journal_bytes: u64,
+    /// Bytes of payloads and sidecars that were written by patches.
+    pub patched_bytes: u64,
 }
 
 /// What has been stored.

@@ -1,7 +1,7 @@
 //! A store that injects faults into chosen calls.
 
 use crate::block_store::{
-    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, InPlaceCounts, Patch, QuarantinePlace, Quarantined, Receipt,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, crc32c};
@@ -128,6 +128,10 @@ impl BlockStore for FaultStore {
 
     fn fsyncs(&self) -> u64 {
         self.inner.fsyncs()
+    }
+
+    fn in_place(&self) -> InPlaceCounts {
+        self.inner.in_place()
     }
 
     fn errors(&self) -> DeviceErrors {

@@ -149,10 +149,14 @@ pub struct JournalCounts {
     pub records_ahead: u64,
     /// Batches that were synced.
     pub syncs: u64,
-    /// Bytes of these batches. What was written ahead in vain does not count.
+    /// Bytes of these batches, with what was written ahead of them.
     pub bytes_written: u64,
+    /// Bytes that were written ahead in vain: another record came first, or theirs was given up. They count when their place is written again.
+    pub bytes_wasted: u64,
     /// Bytes of live records that were copied from the tail to the head, because they stood in the way.
     pub bytes_copied: u64,
+    /// Records that were read back, also by a replay.
+    pub reads: u64,
 }
 
 /// Room in a journal. What is not used is given back when this is dropped.

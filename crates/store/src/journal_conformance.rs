@@ -101,6 +101,7 @@ fn a_record_is_written_while_it_arrives(journal: &dyn Journal) {
         journal.sync(expected[expected.len() - 1].0).expect("sync");
         assert_eq!((replayed(journal), journal.counts().records_ahead), (expected.clone(), number as u64 + 1));
     }
+    assert_eq!(journal.counts().bytes_wasted, 0);
     // Another record comes first.
     let (before, bytes) = (journal.counts(), payload(9, 9000));
     let mut ahead = journal.begin_ahead(9000).expect("begin");
@@ -108,7 +109,10 @@ fn a_record_is_written_while_it_arrives(journal: &dyn Journal) {
     assert!(journal.begin_ahead(10).is_none(), "one at a time");
     expected.push(append(&[], &[5; 3000], None));
     assert!(journal.write_ahead(&mut ahead, &bytes[6000..]).expect("write"), "it is not synced yet");
+    assert_eq!(journal.counts().bytes_wasted, 0, "it may be used yet");
     journal.sync(expected[expected.len() - 1].0).expect("sync");
+    // Whole pages of what has come.
+    assert_eq!(journal.counts().bytes_wasted, 8192, "in vain");
     assert!(!journal.write_ahead(&mut ahead, &[]).expect("write"));
     let mut again = journal.begin_ahead(9000).expect("begin again");
     expected.push(append(&[6], &bytes, Some(ahead)));
@@ -121,6 +125,11 @@ fn a_record_is_written_while_it_arrives(journal: &dyn Journal) {
     }
     let counts = journal.counts();
     assert_eq!((counts.records_ahead, counts.appends), (before.records_ahead, before.appends + 4));
+    assert_eq!(counts.bytes_wasted, 3 * 8192, "batches took the place of each");
+    // One that is dropped, when another one begins at its place.
+    drop(arrive(journal, &bytes[..5000], 5000));
+    drop(journal.begin_ahead(10));
+    assert_eq!(journal.counts().bytes_wasted, 3 * 8192 + 4096);
     assert_eq!(replayed(journal), expected);
     // It waits for the sync when another one begins.
     let ahead = arrive(journal, &bytes, 9000);

@@ -24,7 +24,8 @@ mod sim_files;
 mod slow_files;
 
 pub use block_store::{
-    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Image, Patch, QuarantinePlace, Quarantined, Receipt, verify,
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Image, InPlaceCounts, Patch, QuarantinePlace, Quarantined,
+    Receipt, verify,
 };
 pub use fault::{Call, CallKind, Fault, FaultStore};
 pub use files::{FileHandle, Files, Open, RealFiles, Space};

@@ -30,7 +30,7 @@ pub use recover::Recovered;
 pub use steps::{NoSteps, Step, Steps};
 
 use crate::block_store::{
-    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, Patch, QuarantinePlace, Quarantined, Receipt,
+    BlockReader, BlockStore, BlockWriter, Capacity, DeviceErrors, InPlaceCounts, Patch, QuarantinePlace, Quarantined, Receipt,
 };
 use crate::files::{Files, Open, RealFiles};
 use crate::journal::{InUse, NewJournal, RingJournal};
@@ -224,6 +224,10 @@ impl BlockStore for LocalStore {
 
     fn fsyncs(&self) -> u64 {
         self.disk.device.fsyncs()
+    }
+
+    fn in_place(&self) -> InPlaceCounts {
+        self.disk.device.in_place()
     }
 
     fn errors(&self) -> DeviceErrors {

@@ -74,6 +74,8 @@ const BYTES_PART: u64 = 4;
 const BEGUN_MAX: u32 = 3;
 /// How long the next part, or the message, may take.
 const KEPT_MS: u64 = 30_000;
+/// The same if what has come takes the room of another delta.
+const KEPT_IF_FULL_MS: u64 = 1000;
 
 impl Arriving {
     /// Writes what has come, from this byte on.
@@ -118,6 +120,11 @@ impl Arrivals {
         Some(arriving)
     }
 
+    /// The one of which nothing has come for longest, and since when.
+    fn longest_quiet(&self) -> Option<(u64, UpdateId)> {
+        self.arriving.iter().map(|(id, it)| (it.since_ms, *id)).min()
+    }
+
     /// Forgets those of which nothing has come for long; all with `None`.
     pub(crate) fn forget(&mut self, now_ms: Option<u64>, disk: &mut Disk) {
         let is_over = |it: &Arriving| now_ms.is_none_or(|now_ms| now_ms >= it.since_ms.saturating_add(KEPT_MS));
@@ -146,22 +153,38 @@ impl Ready {
     }
 }
 
+impl Disk {
+    /// Whether a delta of so many bytes has room while it arrives, if nothing else does.
+    fn may_arrive(&self, bytes: u64) -> bool {
+        bytes <= self.limits.inflight_bytes_max / BYTES_PART
+    }
+
+    fn has_room_to_arrive(&self, bytes: u64) -> bool {
+        self.may_arrive(self.arriving_bytes.saturating_add(bytes))
+    }
+}
+
 impl Open {
-    /// A part of a delta. What does not fit, or has no room, is not kept.
+    /// Whether the parts of a delta are of use here.
+    fn wants(&self, part: &DeltaPart<'_>, disk: &Disk) -> bool {
+        let DeltaPart { id, stream, whole, .. } = *part;
+        let participant = self.machine.participant();
+        !self.is_ending()
+            && !participant.is_fenced()
+            && !self.held.contains_key(&id)
+            && participant.outcome(id).is_none()
+            && self.shape.is_part(stream, whole)
+            && self.shape.dependence.of(self.id.index, stream)
+            && whole.len() <= disk.limits.update_bytes_max
+            && disk.may_arrive(whole.len())
+    }
+
+    /// A part of a delta. What has no room, or does not follow what has come, is not kept.
     fn arrive(&mut self, part: &DeltaPart<'_>, disk: &mut Disk, now_ms: u64) -> Result<()> {
         let DeltaPart { id, attempt, stream, whole, piece } = *part;
         if piece.start == whole.start {
-            self.arrivals.remove(id, disk);
-            let participant = self.machine.participant();
-            let is_wanted = !self.is_ending()
-                && !participant.is_fenced()
-                && !self.held.contains_key(&id)
-                && participant.outcome(id).is_none()
-                && self.shape.is_part(stream, whole)
-                && self.shape.dependence.of(self.id.index, stream)
-                && whole.len() <= disk.limits.update_bytes_max;
-            let has_room = disk.arriving_bytes + whole.len() <= disk.limits.inflight_bytes_max / BYTES_PART;
-            if !is_wanted || !has_room || self.arrivals.arriving.len() >= ARRIVING_MAX {
+            let is_full = self.arrivals.arriving.len() >= ARRIVING_MAX;
+            if is_full || !disk.has_room_to_arrive(whole.len()) || !self.wants(part, disk) {
                 return Ok(());
             }
             disk.arriving_bytes += whole.len();
@@ -224,9 +247,36 @@ impl Updater {
         }
     }
 
+    /// Makes room for a delta that begins to arrive: the deltas go of which nothing has come for longest. A leader that has stopped must not keep others
+    /// from arriving early. What came a moment ago stays: its message is on its way.
+    fn make_room_to_arrive(&mut self, block: BlockId, bytes: u64, now_ms: u64) {
+        let before_ms = self.disk.passed_ms(now_ms).saturating_sub(KEPT_IF_FULL_MS);
+        loop {
+            let Some(State::Open(open)) = self.blocks.get(&block) else { return };
+            let is_full = open.arrivals.arriving.len() >= ARRIVING_MAX;
+            if !is_full && self.disk.has_room_to_arrive(bytes) {
+                return;
+            }
+            let quiet = self.blocks.iter().filter(|(other, _)| !is_full || **other == block).filter_map(|(other, state)| {
+                let State::Open(open) = state else { return None };
+                open.arrivals.longest_quiet().map(|(since_ms, id)| (since_ms, *other, id))
+            });
+            match quiet.min() {
+                Some((since_ms, other, id)) if since_ms <= before_ms => self.forget_arriving(other, id),
+                _ => return,
+            }
+        }
+    }
+
     /// A part of a delta for a block, whose message comes to [`receive_arrived`](Self::receive_arrived). Parts that are not kept do no harm.
     pub fn arrive(&mut self, block: BlockId, part: DeltaPart<'_>, now_ms: u64) -> Result<()> {
         self.check()?;
+        if part.piece.start == part.whole.start {
+            self.forget_arriving(block, part.id);
+            if matches!(self.blocks.get(&block), Some(State::Open(open)) if open.wants(&part, &self.disk)) {
+                self.make_room_to_arrive(block, part.whole.len(), now_ms);
+            }
+        }
         let Some(State::Open(open)) = self.blocks.get_mut(&block) else { return Ok(()) };
         // Only the disk can have failed.
         open.arrive(&part, &mut self.disk, now_ms).map_err(|error| self.fail(error))

@@ -5,9 +5,10 @@ use crate::{
     fault::{Rule, dropped},
     open::Open,
     piece::Piece,
-    record::{Stored, UnitChanges},
+    record::{Deltas, Stored, UnitChanges},
 };
 use std::sync::Arc;
+use weft_store::Position;
 use weft_types::{BlockId, Error, Result, Span, crc32c, crc32c_contribution};
 use weft_update::{Delta, NotServed, ReadAt, Vector, Version};
 
@@ -63,7 +64,8 @@ impl Open {
         let mut crc = self.reader.read_at(range.start, &mut bytes)?;
         let deltas = at.added.iter().chain(&at.removed).filter(|_| !dropped(Rule::Overlay));
         for delta in deltas {
-            let (piece, _) = self.delta(delta, disk)?;
+            let read = disk.read_deltas(self.position_of(delta)?)?.ok_or_else(|| missing(delta).block(self.id))?;
+            let piece = self.piece_of(delta, &read)?;
             self.shape.changes(delta.stream, &piece, range, |offset, change| {
                 let (first, len) = ((offset - range.start) as usize, change.len() as u64);
                 add(&mut bytes[first..first + change.len()], change);
@@ -88,18 +90,32 @@ impl Open {
 
     /// A delta, from the journal; and what its record says that it adds to the units of this block.
     pub(crate) fn delta(&self, delta: &Delta, disk: &Disk) -> Result<(Arc<Piece>, UnitChanges)> {
-        let missing =
-            || Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number)).block(self.id);
-        let held = self.held.get(&delta.id).ok_or_else(missing)?;
-        let Stored::Entry(_, Some(deltas)) = disk.read(held.position)? else { return Err(missing()) };
+        let Stored::Entry(_, Some(deltas)) = disk.read(self.position_of(delta)?)? else {
+            return Err(missing(delta).block(self.id));
+        };
+        let piece = self.piece_of(delta, &deltas)?;
+        Ok((piece, deltas.unit_changes))
+    }
+
+    /// The record of a delta.
+    fn position_of(&self, delta: &Delta) -> Result<Position> {
+        let held = self.held.get(&delta.id).ok_or_else(|| missing(delta).block(self.id))?;
+        Ok(held.position)
+    }
+
+    /// A delta of a record.
+    fn piece_of(&self, delta: &Delta, deltas: &Deltas) -> Result<Arc<Piece>> {
         if deltas.generator_hash != self.shape.generator_hash {
             return Err(
                 Error::fatal("this program builds the code differently from the one that journalled an update").block(self.id)
             );
         }
-        let piece = deltas.pieces.get(&delta.stream).cloned().ok_or_else(missing)?;
-        Ok((piece, deltas.unit_changes))
+        deltas.pieces.get(&delta.stream).cloned().ok_or_else(|| missing(delta).block(self.id))
     }
+}
+
+fn missing(delta: &Delta) -> Error {
+    Error::corrupt(format!("the journal does not contain the delta of update {}", delta.number))
 }
 
 /// `to ^= change`.

@@ -1,7 +1,16 @@
 //! What all blocks of a disk share: store, journal, bounds, and what the shell must do next.
 
-use crate::{departing::Departing, record::Stored, shape::Shape, updater::Output};
-use std::sync::Arc;
+use crate::{
+    departing::Departing,
+    piece::bytes_of,
+    record::{Deltas, Stored},
+    shape::Shape,
+    updater::Output,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 use weft_store::{Ahead, BlockStore, Journal, Position, RECORD_BYTES_MAX, Reservation, Tail};
 use weft_types::{BlockId, PAGE_LEN, Result, UPDATE_BYTES_MAX};
 use weft_update::{Config, OUTCOMES_MAX};
@@ -75,6 +84,20 @@ const TICK_MS: u64 = 200;
 /// The most bytes that a record says about a page, in addition to its content.
 const PAGE_HEAD_BYTES: u64 = 16;
 
+/// From so many bytes on, the deltas of a record are kept for a moment when they are read back: of a long update, more is read as a rule.
+const READ_BACK_FROM: u64 = 64 << 10;
+/// The most bytes of them.
+const READ_BACK_BYTES_MAX: u64 = 32 << 20;
+
+/// The deltas of long records that were read back a moment ago.
+#[derive(Default)]
+struct ReadBack {
+    deltas: BTreeMap<Position, Arc<Deltas>>,
+    bytes: u64,
+    /// Any of them was asked for since the last tick.
+    is_used: bool,
+}
+
 /// A disk.
 pub(crate) struct Disk {
     pub(crate) store: Arc<dyn BlockStore>,
@@ -87,6 +110,7 @@ pub(crate) struct Disk {
     pub(crate) inflight_bytes: u64,
     /// The bytes of deltas that arrive before their messages.
     pub(crate) arriving_bytes: u64,
+    read_back: Mutex<ReadBack>,
     /// The time of the last tick.
     ticked_ms: u64,
     /// How long the clock has stood still.
@@ -106,6 +130,7 @@ impl Disk {
             unsynced: None,
             inflight_bytes: 0,
             arriving_bytes: 0,
+            read_back: Mutex::default(),
             ticked_ms: 0,
             stood_ms: 0,
             has_released: false,
@@ -131,6 +156,10 @@ impl Disk {
 
     /// A tick. If the clock has not moved since the last one, this counts as time.
     pub(crate) fn tick(&mut self, now_ms: u64) {
+        let read_back = self.read_back.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut read_back.is_used) {
+            *read_back = ReadBack::default();
+        }
         if now_ms > self.ticked_ms {
             self.ticked_ms = now_ms;
         } else {
@@ -171,6 +200,26 @@ impl Disk {
     /// Reads a record back.
     pub(crate) fn read(&self, position: Position) -> Result<Stored> {
         Stored::decode(&self.journal.read(position)?)
+    }
+
+    /// Reads the deltas of a record back for a reader; `None` if it has none. Those of a long one are kept for a moment.
+    pub(crate) fn read_deltas(&self, position: Position) -> Result<Option<Arc<Deltas>>> {
+        let mut read_back = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(deltas) = read_back.deltas.get(&position).cloned() {
+            read_back.is_used = true;
+            return Ok(Some(deltas));
+        }
+        let Stored::Entry(_, Some(deltas)) = self.read(position)? else { return Ok(None) };
+        let (bytes, deltas) = (bytes_of(&deltas.pieces), Arc::new(deltas));
+        if bytes >= READ_BACK_FROM {
+            if read_back.bytes + bytes > READ_BACK_BYTES_MAX {
+                *read_back = ReadBack::default();
+            }
+            read_back.bytes += bytes;
+            read_back.is_used = true;
+            read_back.deltas.insert(position, Arc::clone(&deltas));
+        }
+        Ok(Some(deltas))
     }
 
     /// Reserves room for the deltas of an update and for their after-images, which are applied one by one at worst; and for what is written

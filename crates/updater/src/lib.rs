@@ -23,6 +23,7 @@
 //! # Bounds
 //!
 //! Deltas are in memory only while their update is under way here ([`Limits::inflight_bytes_max`]); afterwards they are read back from the journal.
+//! Long ones are kept for a moment then, up to 32 MiB for a disk, because of a long update more is read as a rule.
 //! Room in the journal for a delta and its after-images is reserved when the update is admitted. Updates are applied from a quarter on,
 //! before any new update is handled from half on, and none is admitted above 90 %. What fails for a passing reason waits and is tried again.
 

@@ -272,18 +272,21 @@ impl Updater {
     /// Makes everything durable that was appended, for all blocks at once, and carries out what waits for it; until nothing is left. What
     /// had to wait for room or for files is tried again.
     pub fn sync(&mut self, now_ms: u64) -> Result<()> {
-        loop {
-            self.retry(now_ms)?;
-            if let Some(last) = self.disk.unsynced.take() {
-                self.sync_entries(last, now_ms)?;
-                continue;
-            }
-            self.release();
-            // What was released may be the room for which something waits.
-            if !self.sync_releases()? || !self.has_waiting() {
-                return Ok(());
-            }
+        while self.sync_step(now_ms)? {}
+        Ok(())
+    }
+
+    /// A step of [`sync`](Self::sync); it returns whether there are more. What a caller hands on after each step does not wait for the next ones: after a sync, the
+    /// journal is searched for entries that are needless now.
+    pub fn sync_step(&mut self, now_ms: u64) -> Result<bool> {
+        self.retry(now_ms)?;
+        if let Some(last) = self.disk.unsynced.take() {
+            self.sync_entries(last, now_ms)?;
+            return Ok(true);
         }
+        self.release();
+        // What was released may be the room for which something waits.
+        Ok(self.sync_releases()? && self.has_waiting())
     }
 
     fn sync_entries(&mut self, last: Position, now_ms: u64) -> Result<()> {

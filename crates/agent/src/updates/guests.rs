@@ -3,6 +3,7 @@
 use super::{
     Hub, Request,
     loads::Source,
+    outlet::Outlet,
     queue::{Answer, Answered},
 };
 use std::{sync::Arc, time::Duration};
@@ -46,11 +47,11 @@ pub(crate) async fn attend(hub: &Hub, mut frames: FrameStream, hello: &UpdatesHe
             ended
         }
         None => {
-            let (to, answers) = mpsc::unbounded_channel();
+            let ((to, answers), outlet) = (mpsc::unbounded_channel(), Arc::new(Outlet::default()));
             tokio::select! {
                 biased;
-                ended = answer_all(writer, answers) => ended,
-                ended = from_client(hub, reader, &to) => ended,
+                ended = answer_all(writer, answers, &outlet) => ended,
+                ended = from_client(hub, reader, (&to, &outlet)) => ended,
             }
         }
     };
@@ -85,14 +86,18 @@ async fn from_agent(hub: &Hub, mut reader: UpdateReader, source: &Source) -> Res
     Ok(())
 }
 
-async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSender<Answered>) -> Result<(), FrameError> {
+async fn from_client(
+    hub: &Hub,
+    mut reader: UpdateReader,
+    (to, outlet): (&mpsc::UnboundedSender<Answered>, &Arc<Outlet>),
+) -> Result<(), FrameError> {
     let shares = Arc::new(Semaphore::new(CLIENT_BYTES_MAX));
     while let Ok(packet) = timeout(IDLE_MAX, reader.next()).await {
         let (packet, parts) = packet?;
         let (begin, bytes) = (Instant::now(), bytes_of(&packet, &parts));
         let share = u32::try_from(bytes + REQUEST_BYTES_MIN).unwrap_or(u32::MAX);
         let Ok(share) = Arc::clone(&shares).acquire_many_owned(share).await else { return Ok(()) };
-        let answer = |number| Answer { number, to: to.clone(), share, room: None, begin };
+        let answer = |number| Answer { number, to: to.clone(), outlet: Arc::clone(outlet), share, room: None, begin };
         match packet {
             Packet::Request { number, block, id, term, token } => {
                 hub.request(Request { block, term, id, token, pieces: pieces(parts), route: None }, answer(number));
@@ -107,10 +112,23 @@ async fn from_client(hub: &Hub, mut reader: UpdateReader, to: &mpsc::UnboundedSe
     Ok(())
 }
 
-/// Sends answers as they come, those that wait together.
-async fn answer_all(mut writer: UpdateWriter, mut answers: mpsc::UnboundedReceiver<Answered>) -> Result<(), FrameError> {
-    while let Some(first) = answers.recv().await {
-        let mut next = Some(first);
+/// Sends answers as they come, those that wait together. While none waits, others send them by the outlet.
+async fn answer_all(
+    mut writer: UpdateWriter,
+    mut answers: mpsc::UnboundedReceiver<Answered>,
+    outlet: &Outlet,
+) -> Result<(), FrameError> {
+    loop {
+        let lent = outlet.lend(writer);
+        let mut next = tokio::select! {
+            biased;
+            () = lent.falls_behind() => None,
+            first = answers.recv() => match first {
+                Some(first) => Some(first),
+                None => return Ok(()),
+            },
+        };
+        writer = lent.take()?;
         while let Some(Answered { packet, part, .. }) = next {
             let parts: Vec<PartRef<'_>> = part.iter().map(Part::as_part_ref).collect();
             writer.feed(&packet, &parts).await?;
@@ -118,7 +136,6 @@ async fn answer_all(mut writer: UpdateWriter, mut answers: mpsc::UnboundedReceiv
         }
         writer.flush().await?;
     }
-    Ok(())
 }
 
 /// The bytes of blocks that a packet carries, or that its answer will carry.

@@ -266,7 +266,7 @@ impl Loads {
                 _ => Parked::Dropped,
             };
         }
-        if state.entries.len() >= ENTRIES_MAX {
+        if !state.has_room() {
             return Parked::Dropped;
         }
         let entry = Entry { message: Some(message), ..Entry::new(Instant::now() + KEPT, Stage::Awaited) };
@@ -288,7 +288,7 @@ impl Loads {
         let load = match (state.entries.get(&(id, to)).map(|entry| &entry.stage), head) {
             (Some(Stage::Here(load)), None) if load.source.as_ref() == Some(&source) => Arc::clone(load),
             (None | Some(Stage::Awaited), Some(head)) => {
-                let is_full = state.entries.len() >= ENTRIES_MAX && !state.entries.contains_key(&(id, to));
+                let is_full = !state.entries.contains_key(&(id, to)) && !state.has_room();
                 let load = if is_full { None } else { state.load(id, to, head, Some(source), Progress::default()) };
                 let Some(load) = load else {
                     state.entries.remove(&(id, to));
@@ -421,6 +421,21 @@ pub(super) fn own(from: BlockId, id: UpdateId) -> RangeInclusive<(LoadId, BlockI
 const FIRST_BLOCK: BlockId = BlockId { stripe: StripeId(0), index: 0, copy: 0, generation: 0 };
 
 impl State {
+    /// Whether there is room for a further entry. If need be, the oldest load goes that was not claimed in time and is not passed on any more. A message that
+    /// comes for it later waits for bytes that are gone: until it is sent again, straight.
+    fn has_room(&mut self) -> bool {
+        if self.entries.len() < ENTRIES_MAX {
+            return true;
+        }
+        let is_gone = |entry: &Entry| match &entry.stage {
+            Stage::Over(load) => entry.is_unclaimed && load.strong_count() == 0,
+            Stage::Awaited | Stage::Here(_) => false,
+        };
+        let gone = self.entries.iter().filter(|(_, entry)| is_gone(entry)).min_by_key(|(_, entry)| entry.until);
+        let Some(oldest) = gone.map(|(key, _)| *key) else { return false };
+        self.entries.remove(&oldest).is_some()
+    }
+
     /// `None` if there is no room for it.
     fn load(&self, id: LoadId, at: BlockId, head: LoadHead, source: Option<Source>, progress: Progress) -> Option<Arc<Load>> {
         let bytes = u32::try_from(head.bytes()).ok()?.max(LOAD_BYTES_MIN as u32);

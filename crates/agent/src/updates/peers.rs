@@ -3,6 +3,7 @@
 use super::{
     homes::Home,
     loads::{Cut, Slice},
+    outlet::Outlet,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -46,6 +47,7 @@ struct Outgoing {
     packets: mpsc::Sender<Sending>,
     room: Arc<Semaphore>,
     slices: Arc<Semaphore>,
+    outlet: Arc<Outlet>,
     is_unreachable: Arc<AtomicBool>,
 }
 
@@ -67,6 +69,8 @@ pub(crate) struct Lane {
 const PACKETS_MAX: usize = 1024;
 /// The most bytes of deltas that wait for one connection.
 const BYTES_MAX: usize = 2 * UPDATE_BYTES_MAX as usize;
+/// The room for them, for each of their messages, and for as many messages without bytes.
+const ROOM: usize = BYTES_MAX + 2 * PACKETS_MAX;
 /// The most bytes of slices that wait for one connection; one slice at least. Messages wait behind them.
 const SLICES_BYTES_MAX: u32 = 1 << 20;
 /// A connection on which nothing is sent for this long is closed.
@@ -82,12 +86,26 @@ impl Peers {
 
     /// Queues a packet. Returns false if the queue is full.
     pub(crate) fn send(&self, home: &Home, packet: Packet, pieces: &Pieces) -> bool {
-        let bytes = super::bytes_of(pieces);
+        // One more, so that the room shows whether anything waits.
+        let bytes = super::bytes_of(pieces) + 1;
         self.with(home, |queue| {
+            // Messages without bytes always have room: updates end with them.
+            if bytes > 1 && queue.room.available_permits() < bytes + PACKETS_MAX {
+                return false;
+            }
             let room = Arc::clone(&queue.room).try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
             let Ok(room) = room else { return false };
             queue.packets.try_send(Sending { packet, bytes: Cut::all(pieces), sent: None, _room: room }).is_ok()
         })
+    }
+
+    /// Sends a small packet by this thread itself, if there is a connection on which nothing waits. Returns false if it does nothing. Only in the context of
+    /// a runtime.
+    pub(crate) fn send_at_once(&self, home: &Home, packet: &Packet, pieces: &Pieces) -> bool {
+        let Some(outlet) = self.with(home, |queue| queue.is_empty().then(|| Arc::clone(&queue.outlet))) else { return false };
+        let bytes = Cut::all(pieces);
+        let parts: Vec<PartRef<'_>> = bytes.iter().map(Cut::as_part_ref).collect();
+        outlet.send(packet, &parts)
     }
 
     /// The way of slices to an agent.
@@ -113,15 +131,23 @@ impl Peers {
         let (packets, waiting) = mpsc::channel(PACKETS_MAX);
         let is_unreachable = Arc::new(AtomicBool::new(false));
         let (dialling, home, unreachable) = (Arc::clone(&self.dialling), home.clone(), Arc::clone(&is_unreachable));
-        let address = home.address.clone();
-        tokio::spawn(async move { dialling.run(home, waiting, &unreachable).await });
-        let (room, slices) = (Arc::new(Semaphore::new(BYTES_MAX)), Arc::new(Semaphore::new(SLICES_BYTES_MAX as usize)));
-        Outgoing { address, packets, room, slices, is_unreachable }
+        let (address, outlet) = (home.address.clone(), Arc::new(Outlet::default()));
+        let lent = Arc::clone(&outlet);
+        tokio::spawn(async move { dialling.run(home, waiting, (&*lent, &*unreachable)).await });
+        let (room, slices) = (Arc::new(Semaphore::new(ROOM)), Arc::new(Semaphore::new(SLICES_BYTES_MAX as usize)));
+        Outgoing { address, packets, room, slices, outlet, is_unreachable }
     }
 
     /// A poisoned lock is safe to use: each change is one call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Outgoing>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outgoing {
+    /// Whether nothing waits that was queued before.
+    fn is_empty(&self) -> bool {
+        self.room.available_permits() == ROOM && self.slices.available_permits() == SLICES_BYTES_MAX as usize
     }
 }
 
@@ -141,7 +167,7 @@ impl Lane {
 impl Dialling {
     /// Connects when there is something to send, and again when the connection breaks. What was under way then is lost. When there is no connection,
     /// slices are lost, too: their loads must not wait for it.
-    async fn run(&self, home: Home, mut waiting: mpsc::Receiver<Sending>, is_unreachable: &AtomicBool) {
+    async fn run(&self, home: Home, mut waiting: mpsc::Receiver<Sending>, (outlet, is_unreachable): (&Outlet, &AtomicBool)) {
         let mut pause = PAUSE_MIN;
         // Messages that waited when there was no connection.
         let mut kept: VecDeque<Sending> = VecDeque::new();
@@ -156,7 +182,7 @@ impl Dialling {
             let begin = Instant::now();
             let ended = match self.dial(&home).await {
                 Ok((reader, writer)) => {
-                    let ended = carry(reader, writer, first, (&mut kept, &mut waiting)).await;
+                    let ended = carry((reader, writer), first, (&mut kept, &mut waiting), outlet).await;
                     // One that breaks at once is no better than none.
                     pause = if begin.elapsed() >= PAUSE_MAX { PAUSE_MIN } else { pause };
                     ended.map_err(|error| error.to_string())
@@ -197,12 +223,12 @@ fn drop_slices(kept: &mut VecDeque<Sending>, waiting: &mut mpsc::Receiver<Sendin
     }
 }
 
-/// Sends until the connection breaks, or nothing was sent for long; first what was kept.
+/// Sends until the connection breaks, or nothing was sent for long; first what was kept. While nothing waits, others send by the outlet.
 async fn carry(
-    mut reader: UpdateReader,
-    mut writer: UpdateWriter,
+    (mut reader, mut writer): (UpdateReader, UpdateWriter),
     first: Sending,
     (kept, waiting): (&mut VecDeque<Sending>, &mut mpsc::Receiver<Sending>),
+    outlet: &Outlet,
 ) -> Result<(), FrameError> {
     let mut closed = pin!(reader.next());
     let mut next = Some(first);
@@ -221,22 +247,27 @@ async fn carry(
             next = kept.pop_front().or_else(|| waiting.try_recv().ok());
         }
         writer.flush().await?;
+        let lent = outlet.lend(writer);
         next = tokio::select! {
             biased;
             ended = &mut closed => {
                 return Err(ended.err().unwrap_or_else(|| FrameError::Unexpected("the agent answers on this connection".into())));
             }
+            () = lent.falls_behind() => None,
             waited = timeout(IDLE_MAX, waiting.recv()) => match waited {
                 Ok(Some(first)) => Some(first),
+                Err(_) if lent.was_used() => None,
                 Ok(None) | Err(_) => return Ok(()),
             },
         };
+        writer = lent.take()?;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::updates::outlet::tests::{Pipe, other_end};
     use async_trait::async_trait;
     use std::io;
     use weft_proto::{BoxStream, Listen, updates::LoadId};
@@ -264,7 +295,11 @@ mod tests {
     }
 
     fn bytes() -> Pieces {
-        Pieces::from([(0, Arc::new(Piece { start: 0, bytes: vec![1; 64 << 10].into() }))])
+        pieces(64 << 10)
+    }
+
+    fn pieces(len: usize) -> Pieces {
+        Pieces::from([(0, Arc::new(Piece { start: 0, bytes: vec![1; len].into() }))])
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,6 +318,39 @@ mod tests {
         }
         assert!(begin.elapsed() < PAUSE_MIN, "they wait for {:?}", begin.elapsed());
         assert_eq!(lane.room.available_permits(), SLICES_BYTES_MAX as usize);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_with_bytes_leave_room_for_those_without() {
+        let (_known, cluster) = watch::channel(Some(ClusterId(7)));
+        let peers = Peers::new(Arc::new(Nowhere), Security::Insecure, "one", cluster);
+        let home = Home { name: "two".into(), address: "two:1".into() };
+        // The connection's task does not run meanwhile.
+        let most = UPDATE_BYTES_MAX as usize;
+        assert!([most, most, 1021].into_iter().all(|len| peers.send(&home, packet(0), &pieces(len))));
+        assert!(!peers.send(&home, packet(0), &pieces(1)), "the rest is for others");
+        assert!((3..PACKETS_MAX).all(|_| peers.send(&home, packet(1), &Pieces::new())));
+        assert!(!peers.send(&home, packet(1), &Pieces::new()), "it is full");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_sent_at_once_comes_after_what_was_queued_before() {
+        let ((accepted, mut accepting), (_known, cluster)) = (mpsc::unbounded_channel(), watch::channel(Some(ClusterId(7))));
+        let peers = Peers::new(Arc::new(Pipe(accepted)), Security::Insecure, "one", cluster);
+        let home = Home { name: "two".into(), address: "two:1".into() };
+        let at_once = |index: u8| peers.send_at_once(&home, &packet(index), &Pieces::new());
+        assert!(peers.send(&home, packet(0), &Pieces::new()) && !at_once(1));
+        let (mut reader, _writer) = other_end(&mut accepting).await;
+        let idle = async {
+            while !at_once(1) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(1), idle).await.expect("the connection is idle");
+        assert!(peers.send(&home, packet(2), &Pieces::new()) && !at_once(3), "one waits, and none is sent before it");
+        for index in 0..3 {
+            assert_eq!(reader.next().await.unwrap(), (packet(index), vec![]));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{
     fence::Opening,
     loads::{Load, Slice},
+    outlet::Outlet,
 };
 use std::sync::Arc;
 use tokio::{
@@ -125,6 +126,7 @@ pub(crate) struct Answer {
     /// The request's number on its connection.
     pub(crate) number: u64,
     pub(crate) to: mpsc::UnboundedSender<Answered>,
+    pub(crate) outlet: Arc<Outlet>,
     /// The request's share of what its connection may have under way, which bounds the number of answers.
     pub(crate) share: OwnedSemaphorePermit,
     /// Of a read: its share of what all reads of the node may have under way.
@@ -142,9 +144,12 @@ pub(crate) struct Answered {
 }
 
 impl Answer {
-    pub(crate) fn send(self, told: Option<Told>) {
+    /// `at_once`: by this thread itself if the connection is idle; only in the context of a runtime.
+    pub(crate) fn send(self, told: Option<Told>, at_once: bool) {
         let packet = Packet::Answer { number: self.number, told };
-        self.put(packet, None);
+        if !at_once || !self.outlet.send(&packet, &[]) {
+            self.put(packet, None);
+        }
     }
 
     /// What a read has found, and the bytes.
@@ -294,9 +299,9 @@ mod tests {
     async fn an_answer_gives_its_share_back_when_it_is_sent_on() {
         let (shares, (to, mut answers)) = (Arc::new(Semaphore::new(10)), mpsc::unbounded_channel());
         let share = Arc::clone(&shares).try_acquire_many_owned(7).unwrap();
-        let answer = Answer { number: 3, to, share, room: None, begin: Instant::now() };
+        let answer = Answer { number: 3, to, outlet: Arc::default(), share, room: None, begin: Instant::now() };
         assert!(!answer.is_gone());
-        answer.send(Some(Told::Aborted));
+        answer.send(Some(Told::Aborted), true);
         assert_eq!(shares.available_permits(), 3, "answers that wait count");
         let Answered { packet, part, .. } = answers.recv().await.unwrap();
         let answer = Packet::Answer { number: 3, told: Some(Told::Aborted) };

@@ -1,7 +1,7 @@
 //! The thread of one disk that owns the updates of its blocks: it takes all commands that wait, carries them out, syncs once, and hands on what follows.
 
 use super::{
-    Hub,
+    AT_ONCE_MAX, Hub,
     loads::{Cut, Load, Slice},
     queue::{Answer, Command, Inspected, Reply},
     reads::Reads,
@@ -287,11 +287,14 @@ impl Worker {
 
     /// What was appended is durable when this returns, and what waited for it has been handed on.
     fn sync(&mut self, hub: &Hub, now_ms: u64) {
-        if self.updater.is_unsynced() {
-            let synced = self.updater.sync(now_ms);
-            self.passing(synced, hub);
+        let mut has_more = self.updater.is_unsynced();
+        while has_more {
+            let synced = self.updater.sync_step(now_ms);
+            has_more = matches!(synced, Ok(true));
+            self.passing(synced.map(drop), hub);
+            // Answers do not wait until the journal is tidied up.
+            self.hand_on(hub);
         }
-        self.hand_on(hub);
     }
 
     /// Settles blocks as far as it goes now. The others wait for what the seal has decided.
@@ -334,10 +337,13 @@ impl Worker {
     /// Hands on what the updater wants to be done.
     fn hand_on(&mut self, hub: &Hub) {
         let mut carried: BTreeMap<(BlockId, UpdateId), BTreeMap<BlockId, (Message, Pieces)>> = BTreeMap::new();
-        for output in self.updater.take_outputs() {
+        let outputs = self.updater.take_outputs();
+        let at_once = outputs.len() <= AT_ONCE_MAX;
+        for output in outputs {
             match output {
                 Output::Send { from, to: Peer::Block(to), message, pieces } => match self.carried_with(from, to, &message) {
                     Some(key) => drop(carried.entry(key).or_default().insert(to, (message, pieces))),
+                    None if at_once && hub.post_at_once(from, to, &message, &pieces) => {}
                     None => hub.post(from, to, message, pieces),
                 },
                 Output::Send { from, to: Peer::Coordinator, message, .. } => self.tell_coordinator(from, message, hub),
@@ -346,7 +352,7 @@ impl Worker {
                     // No participant holds it, and none ever will.
                     let is_without_effect = matches!(told, Told::Aborted | Told::NotRun(_));
                     let told = if asked.is_too_long && is_without_effect { Told::NotRun(NotRun::Invalid) } else { told };
-                    asked.answers.into_iter().for_each(|answer| hub.answer(answer, Some(told)));
+                    asked.answers.into_iter().for_each(|answer| hub.answer(answer, Some(told), at_once));
                     hub.loads.ended(block, id);
                 }
                 Output::TooLong { from, to, id, bytes, bytes_max } => {
@@ -438,7 +444,7 @@ impl Worker {
         over.iter().for_each(|(block, id)| hub.loads.ended(*block, *id));
         self.reads.ended(block, hub);
         for answer in over.iter().filter_map(|key| self.asked.remove(key)).flat_map(|asked| asked.answers) {
-            hub.answer(answer, None);
+            hub.answer(answer, None, false);
         }
         for Sealing { reply, .. } in self.sealing.extract_if(.., |it| it.block == block) {
             let _gone = reply.send(Err(Error::not_found("the block is not open for updates any more").block(block)));
@@ -458,7 +464,7 @@ impl Worker {
     fn answer_last(&mut self, block: BlockId, id: UpdateId, told: Option<Told>, hub: &Hub) {
         let Some(asked) = self.asked.get_mut(&(block, id)) else { return };
         if let Some(answer) = asked.answers.pop() {
-            hub.answer(answer, told);
+            hub.answer(answer, told, false);
         }
         if asked.answers.is_empty() {
             self.asked.remove(&(block, id));
@@ -490,11 +496,4 @@ impl Worker {
             tracing::error!(disk = self.disk, %error, "the updates of a disk have failed");
         }
     }
-}
-
-/// Marks the blocks of an opened journal, before anything may read them.
-pub(crate) fn fence_open_blocks(updater: &Updater, hub: &Hub, disk: usize) -> Vec<BlockId> {
-    let open: Vec<BlockId> = updater.open_blocks().map(|open| open.block).collect();
-    open.iter().copied().chain(updater.lost_blocks()).for_each(|block| hub.fence.opened(block, disk));
-    open
 }

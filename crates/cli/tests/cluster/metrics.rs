@@ -117,6 +117,20 @@ fn agents_count_what_they_move_store_and_rebuild() {
 }
 
 #[test]
+fn agents_count_what_updates_in_place_write_and_sync() {
+    const LEN: usize = 256 << 10;
+    let cluster = Setup::nodes(3).with(&[("WEFT_AGENT_LIMITS__UPDATE_JOURNAL", "32MiB")]).up();
+    cluster.put("data", &bytes(LEN, 1), &["--code", "rs(2,1)", "--block-size", "128KiB", "--cell-size", "64KiB"]).ok();
+    let count = |what: &str| of_agents(&cluster, &format!("weft_agent_update_{what}_total"), &[]);
+    assert_eq!(["journal_syncs", "journal_written_bytes", "patched_bytes"].map(count), [0.0; 3], "a put is no update");
+    let new = cluster.write("new", &bytes(4096, 2));
+    cluster.weft(["write", path(&new), "data", "--offset", "8192"]).ok();
+    assert!(count("journal_syncs") >= 2.0, "one block and its parity");
+    assert!(count("journal_written_bytes") >= 2.0 * 4096.0);
+    wait_for("the update to be applied", || count("patched_bytes") >= 2.0 * 4096.0);
+}
+
+#[test]
 fn metrics_can_be_off_and_another_address_is_warned_of() {
     let cluster = Setup::nodes(1).with(&[("WEFT_AGENT_METRICS", "off")]).up();
     assert_eq!(agents(&cluster), []);

@@ -1,7 +1,7 @@
 //! Appends: bytes behind the end of an object are written in place, in its last stripe, and become part of it in one transaction when all of them are durable.
 //!
 //! The row of the object says which append began last. Only that one gets leases to write, and only that one ends. One that begins after another that did not
-//! end settles the stripe first, so no update of the other comes later.
+//! end settles the stripe first, so no update of the other comes later. So does the first one after a coordinator has started on a stripe that was open before.
 
 use super::{settle, tell::node_of};
 use crate::{shared::Shared, show, validate};
@@ -34,9 +34,12 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginAppendRequest) -
     let begin = BeginAppend { name: name.clone(), append, at, renews, now_ms, until_ms };
     match shared.meta.begin_append(shared.epoch, begin).await.map_err(|error| shared.meta_error(error))? {
         BegunAppend::Begun { object, fences } => {
-            if fences && !renews {
+            if !renews {
                 let last = last_stripe(shared, &object).await.map_err(place)?;
-                settle::if_open(shared, last.id).await.map_err(place)?;
+                // These metadata may be an older copy, which does not know of an append whose writer has a lease.
+                if fences || shared.updates.has_unknown_leases(last.id) {
+                    settle::if_open(shared, last.id).await.map_err(place)?;
+                }
             }
             described(shared, object, HOLD_MS).await
         }

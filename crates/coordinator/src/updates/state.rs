@@ -3,6 +3,7 @@
 use super::{
     crowd::{Crowd, SETTLED_EARLY},
     planners::Planners,
+    silent::Silent,
 };
 use crate::claims::Claims;
 use std::{
@@ -40,6 +41,8 @@ pub(crate) struct Updates {
     /// Blocks in which something was found while their stripes were open, and how often they were looked at since.
     kept: Mutex<BTreeMap<BlockId, u32>>,
     pub(super) planners: Planners,
+    /// Nodes whose blocks were left out while they were up.
+    pub(crate) silent: Silent,
     /// The most bytes of an update that the journals of these disks take, as their agents have told when a stripe was opened.
     update_bytes_max: Mutex<BTreeMap<Home, u64>>,
     pub(super) opens: AtomicU64,
@@ -54,6 +57,8 @@ struct Entry {
     due_at: Time,
     /// Since when its opening waits for blocks that are busy.
     busy_since: Option<Time>,
+    /// All leases of its term were given here.
+    is_opened_here: bool,
 }
 
 /// What is left to do about a stripe.
@@ -79,7 +84,20 @@ impl Updates {
     }
 
     pub(super) fn set(&self, stripe: StripeId, phase: Phase, due_at: Time) {
-        self.lock().insert(stripe, Entry { phase, due_at, busy_since: None });
+        self.lock().insert(stripe, Entry { phase, due_at, busy_since: None, is_opened_here: false });
+    }
+
+    /// A term of a stripe begins, in which nobody has a lease yet.
+    pub(super) fn begins(&self, stripe: StripeId) {
+        if let Some(entry) = self.lock().get_mut(&stripe) {
+            entry.is_opened_here = true;
+        }
+    }
+
+    /// Whether others may have leases of a stripe's term that these metadata do not tell of: an earlier coordinator opened it, and these may be an older copy
+    /// of its metadata.
+    pub(super) fn has_unknown_leases(&self, stripe: StripeId) -> bool {
+        self.lock().get(&stripe).is_some_and(|entry| entry.phase == Phase::Open && !entry.is_opened_here)
     }
 
     /// Blocks of a stripe that is being opened are busy. Returns for how long this has been so, as far as known.
@@ -92,7 +110,7 @@ impl Updates {
     pub(crate) fn doubt(&self, stripe: StripeId, now: Time) {
         let mut stripes = self.lock();
         let has_room = stripes.len() < DOUBTFUL_UP_TO;
-        let doubtful = Entry { phase: Phase::Doubtful, due_at: now, busy_since: None };
+        let doubtful = Entry { phase: Phase::Doubtful, due_at: now, busy_since: None, is_opened_here: false };
         match stripes.get_mut(&stripe) {
             Some(entry) if entry.phase == Phase::Unclosed => *entry = doubtful,
             None if has_room => drop(stripes.insert(stripe, doubtful)),
@@ -243,6 +261,23 @@ mod tests {
         assert_eq!(updates.due(at(10)), []);
         (0..=many + 2).for_each(|number| updates.forget(StripeId(number)));
         assert!(updates.crowd().add(StripeId(1), vec![home(1)]).is_empty());
+    }
+
+    #[test]
+    fn only_leases_of_a_term_that_began_here_are_known() {
+        let (updates, stripe) = (Updates::default(), StripeId(1));
+        assert!(!updates.has_unknown_leases(stripe), "it is not open");
+        updates.set(stripe, Phase::Open, Time::default());
+        assert!(updates.has_unknown_leases(stripe));
+        updates.begins(stripe);
+        updates.touch(stripe, Time::default());
+        assert!(!updates.has_unknown_leases(stripe));
+        updates.set(stripe, Phase::Unclosed, Time::default());
+        assert!(!updates.has_unknown_leases(stripe), "no lease counts any more");
+        updates.forget(stripe);
+        updates.begins(stripe);
+        updates.set(stripe, Phase::Open, Time::default());
+        assert!(updates.has_unknown_leases(stripe), "it was found open");
     }
 
     #[test]

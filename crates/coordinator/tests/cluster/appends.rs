@@ -184,6 +184,30 @@ async fn a_coordinator_that_is_killed_while_a_stripe_grows_goes_on_with_it() {
     assert_eq!(cluster.end(1, SIZE, SIZE + 10).await, Ok(SIZE + 10));
 }
 
+/// The copy knows the term in which the writer of a later append has a lease.
+#[tokio::test(start_paused = true)]
+async fn an_append_that_restored_metadata_do_not_know_is_fenced_by_the_next_one() {
+    let mut cluster = Cluster::short(6).await;
+    cluster.begin(cluster.append(1)).await.unwrap();
+    let term = cluster.lease(1, SIZE + 10).await.unwrap();
+    assert_eq!(cluster.end(1, SIZE, SIZE + 10).await, Ok(SIZE + 10));
+    let copy = cluster.world.back_up();
+    cluster.begin(cluster.append(2)).await.unwrap();
+    assert_eq!(cluster.lease(2, SIZE + 20).await, Ok(term));
+    cluster.restore(&copy).await;
+    assert_eq!(cluster.state().await, Some(TermState::Open));
+
+    cluster.begin(cluster.append(3)).await.unwrap();
+    assert_eq!(cluster.state().await, Some(TermState::Closed), "updates of the second one may still come");
+    says(&cluster.lease(2, SIZE + 20).await.unwrap_err(), Reaction::NotFound, "another append has begun");
+    let fenced = cluster.lease(3, SIZE + 20).await.unwrap();
+    assert!(fenced > term);
+    assert_eq!(cluster.end(3, SIZE + 10, SIZE + 20).await, Ok(SIZE + 20));
+    // All leases of this term are known.
+    cluster.begin(cluster.append(4)).await.unwrap();
+    assert_eq!(cluster.lease(4, SIZE + 30).await, Ok(fenced), "it was settled for nothing");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_all_refuse_leaves_the_stripe_as_long_as_it_was() {
     let cluster = Cluster::short(6).await;

@@ -10,7 +10,7 @@ use weft_proto::v1;
 use weft_types::{BlockState, Reaction, Seq};
 
 impl Cluster {
-    async fn restore(&mut self, copy: &Path) {
+    pub(crate) async fn restore(&mut self, copy: &Path) {
         self.world.restore(copy).await;
         self.meta = opened(&self.world);
         self.until_up(6).await;

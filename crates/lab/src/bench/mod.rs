@@ -14,6 +14,7 @@ pub(crate) mod repair;
 pub(crate) mod scrub;
 pub(crate) mod update;
 pub(crate) mod update_bound;
+pub(crate) mod update_cost;
 mod update_home;
 pub(crate) mod update_way;
 pub(crate) mod usage;

@@ -1,13 +1,19 @@
-//! Measures small writes in place to one object, so many at a time; beside that, what the disk allows.
+//! Measures small writes in place to one object, so many at a time; beside that, the same with another code, and what the disk allows.
 //!
 //! Each of the concurrent writers has slots of its own, so in the end it is known what the object must contain, and it is read back and compared.
 //! The bound is the disk's: an update waits for a sync at the node of each block concerned, and these work in parallel. So as many threads as
 //! blocks are concerned sync a page each, and then begin the next round together.
 
-use super::{percentile, place::Place, put};
+use super::{
+    percentile,
+    place::Place,
+    put,
+    update_cost::{Cost, Counts},
+};
 use rand::{Rng as _, RngCore as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
 use std::{
+    collections::BTreeSet,
     fs::File,
     os::unix::fs::FileExt as _,
     path::Path,
@@ -34,7 +40,8 @@ pub(crate) struct Work {
     pub(crate) size: usize,
     /// Bytes of a write; it divides the size.
     pub(crate) write_size: usize,
-    pub(crate) code: String,
+    /// There is an object of each. The last one is that with which the others are compared.
+    pub(crate) codes: Vec<Coded>,
     /// The numbers of concurrent writes, one after another.
     pub(crate) depths: Vec<usize>,
     /// The time for each of them.
@@ -42,9 +49,23 @@ pub(crate) struct Work {
     pub(crate) seed: u64,
 }
 
+/// A code and the length of its blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Coded {
+    pub(crate) code: String,
+    /// Bytes; 0: as the policy says.
+    pub(crate) block_len: u64,
+    /// How many blocks' nodes sync for a write within one block.
+    pub(crate) concerned: usize,
+}
+
 /// The writes at one depth, or the syncs of the bound.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
+    /// None: the bound.
+    pub(crate) code: Option<String>,
+    /// The nodes that sync for a write, or the threads that sync together.
+    pub(crate) blocks_concerned: usize,
     /// Writes at the same time; none: the bound.
     pub(crate) depth: Option<usize>,
     pub(crate) count: usize,
@@ -53,50 +74,124 @@ pub(crate) struct Row {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) max_ms: f64,
+    /// The median relative to that of the bound: of as many syncs at once as there are blocks concerned.
+    pub(crate) p50_over_bound: Option<f64>,
+    /// Writes a second, relative to those of the code with which it is compared, at the same depth.
+    pub(crate) ratio: Option<f64>,
+    /// None: the nodes' counters cannot be read from here.
+    pub(crate) cost: Option<Cost>,
 }
 
-/// Measures all depths; calls `says` before each. The object is removed at the end. `synced`: how many blocks' nodes sync for an update.
-pub(crate) async fn measure(place: &Place<'_>, work: &Work, synced: usize, says: &dyn Fn(Option<usize>)) -> Result<Vec<Row>> {
+/// Measures all codes at all depths; calls `says` before each. The objects are removed at the end.
+pub(crate) async fn measure(place: &Place<'_>, work: &Work, says: &dyn Fn(&str)) -> Result<Vec<Row>> {
     put::make_bucket(place.session).await?;
-    let (client, key) = (place.client().await?, format!("update-{:016x}", seed()?));
-    let measured = measure_object(&client, &key, work, says).await;
-    // The object may not have been put.
-    let _gone = client.remove(put::BUCKET, &key).await;
+    let (client, run) = (place.client().await?, seed()?);
+    let keys: Vec<String> = (0..work.codes.len()).map(|number| format!("update-{run:016x}-{number}")).collect();
+    let measured = measure_objects(place, &client, work, &keys, says).await;
+    for key in &keys {
+        // It may not have been put.
+        let _gone = client.remove(put::BUCKET, key).await;
+    }
     client.close().await;
     let mut rows = measured?;
     if let Some(local) = place.local {
-        says(None);
-        let (dir, time) = (local.dir().to_path_buf(), work.time);
-        let bound = tokio::task::spawn_blocking(move || bound(&dir, synced, time)).await;
-        rows.push(bound.map_err(|error| Error::fatal(format!("cannot measure the disk: {error}")))??);
+        let concerned: BTreeSet<usize> = work.codes.iter().map(|coded| coded.concerned).collect();
+        for threads in concerned {
+            says("syncs");
+            let (dir, time) = (local.dir().to_path_buf(), work.time);
+            let bound = tokio::task::spawn_blocking(move || bound(&dir, threads, time)).await;
+            let bound = bound.map_err(|error| Error::fatal(format!("cannot measure the disk: {error}")))??;
+            rows.iter_mut().filter(|row| row.blocks_concerned == threads).for_each(|row| row.relate(&bound));
+            rows.push(bound);
+        }
     }
     Ok(rows)
 }
 
-async fn measure_object(client: &Client, key: &str, work: &Work, says: &dyn Fn(Option<usize>)) -> Result<Vec<Row>> {
+/// An object that is overwritten.
+struct Object<'a> {
+    coded: &'a Coded,
+    key: &'a str,
+    writer: Writer,
+    /// Where the first slot of each stripe begins.
+    starts: Vec<usize>,
+    /// What it must contain.
+    bytes: Vec<u8>,
+}
+
+async fn measure_objects(
+    place: &Place<'_>,
+    client: &Client,
+    work: &Work,
+    keys: &[String],
+    says: &dyn Fn(&str),
+) -> Result<Vec<Row>> {
     let mut rng = StdRng::seed_from_u64(work.seed);
-    let mut bytes = vec![0; work.size];
-    rng.fill_bytes(&mut bytes);
-    let options = PutOptions { code: work.code.clone(), size: Some(work.size as u64), ..PutOptions::default() };
-    client.put(put::BUCKET, key, &bytes[..], &options).await?;
-    let writer = client.writer(put::BUCKET, key, &WriteOptions::default()).await?;
-    // Opens each stripe for updates.
-    let stat = client.stat(put::BUCKET, key).await?;
-    for stripe in &stat.stripes {
-        let start = stripe.offset as usize / work.write_size * work.write_size;
-        writer.write_at(start as u64, bytes[start..start + work.write_size].to_vec()).await?;
+    let mut objects = Vec::new();
+    for (coded, key) in work.codes.iter().zip(keys) {
+        objects.push(Object::put(client, (coded, key.as_str()), work, &mut rng).await?);
     }
     let mut rows = Vec::new();
     for depth in &work.depths {
-        says(Some(*depth));
-        let (latencies, seconds) = at_depth(&writer, work, *depth, &mut bytes, &mut rng).await?;
-        rows.push(Row::of(Some(*depth), latencies, seconds));
+        let first = rows.len();
+        // One after the other, so that the machine is the same for all.
+        for object in &mut objects {
+            says(&format!("{}, depth {depth}", object.coded.code));
+            object.open_stripes(work.write_size).await?;
+            let before = Counts::applied(place).await?;
+            let Object { coded, writer, bytes, .. } = object;
+            let (latencies, seconds) = at_depth(writer, work, *depth, bytes, &mut rng).await?;
+            let after = Counts::applied(place).await?;
+            let written = latencies.len() as u64 * work.write_size as u64;
+            let cost = before.zip(after).map(|(before, after)| Cost::between(before, after, written, coded.concerned));
+            let row = Row::of((Some(*depth), coded.concerned), latencies, seconds);
+            rows.push(Row { code: Some(coded.code.clone()), cost, ..row });
+        }
+        compare(&mut rows[first..]);
     }
-    let mut found = Vec::with_capacity(bytes.len());
-    client.get(put::BUCKET, key, &mut found, &GetOptions::default()).await?;
-    match found == bytes {
-        true => Ok(rows),
-        false => Err(Error::corrupt("the object does not contain what was written")),
+    for object in &objects {
+        object.check(client).await?;
+    }
+    Ok(rows)
+}
+
+/// Relates the rows of one depth to the last one.
+fn compare(rows: &mut [Row]) {
+    let Some((base, others)) = rows.split_last_mut() else { return };
+    others.iter_mut().for_each(|row| row.ratio = Some(row.per_s / base.per_s));
+}
+
+impl<'a> Object<'a> {
+    /// Stores it.
+    async fn put(client: &Client, (coded, key): (&'a Coded, &'a str), work: &Work, rng: &mut StdRng) -> Result<Self> {
+        let mut bytes = vec![0; work.size];
+        rng.fill_bytes(&mut bytes);
+        let Coded { code, block_len, .. } = coded;
+        let options =
+            PutOptions { code: code.clone(), block_len: *block_len, size: Some(work.size as u64), ..PutOptions::default() };
+        client.put(put::BUCKET, key, &bytes[..], &options).await?;
+        let writer = client.writer(put::BUCKET, key, &WriteOptions::default()).await?;
+        let stripes = client.stat(put::BUCKET, key).await?.stripes;
+        let starts = stripes.iter().map(|stripe| stripe.offset as usize / work.write_size * work.write_size).collect();
+        Ok(Self { coded, key, writer, starts, bytes })
+    }
+
+    /// Writes what it contains to each of its stripes, so that they are open for updates: those that rest for long are closed.
+    async fn open_stripes(&self, write_size: usize) -> Result<()> {
+        for start in &self.starts {
+            self.writer.write_at(*start as u64, self.bytes[*start..][..write_size].to_vec()).await?;
+        }
+        Ok(())
+    }
+
+    /// Fails if it does not contain what was written.
+    async fn check(&self, client: &Client) -> Result<()> {
+        let mut found = Vec::with_capacity(self.bytes.len());
+        client.get(put::BUCKET, self.key, &mut found, &GetOptions::default()).await?;
+        match found == self.bytes {
+            true => Ok(()),
+            false => Err(Error::corrupt("the object does not contain what was written")),
+        }
     }
 }
 
@@ -177,7 +272,7 @@ fn bound(dir: &Path, threads: usize, time: Duration) -> Result<Row> {
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(gone()))).collect()
     });
     let latencies = latencies.into_iter().collect::<Result<Vec<_>>>()?.into_iter().next().unwrap_or_default();
-    Ok(Row::of(None, latencies, begun.elapsed().as_secs_f64()))
+    Ok(Row::of((None, threads), latencies, begun.elapsed().as_secs_f64()))
 }
 
 /// A file that is removed when this is dropped.
@@ -205,18 +300,35 @@ impl Drop for Scratch {
 }
 
 impl Row {
-    fn of(depth: Option<usize>, latencies: Vec<Duration>, seconds: f64) -> Self {
+    fn of((depth, blocks_concerned): (Option<usize>, usize), latencies: Vec<Duration>, seconds: f64) -> Self {
         let mut ms: Vec<f64> = latencies.iter().map(|took| took.as_secs_f64() * 1e3).collect();
         ms.sort_by(f64::total_cmp);
         let (count, max_ms) = (ms.len(), ms.last().copied().unwrap_or(f64::NAN));
         let (p50_ms, p99_ms) = (percentile(&ms, 50), percentile(&ms, 99));
-        Self { depth, count, seconds, per_s: count as f64 / seconds, p50_ms, p99_ms, max_ms }
+        let (per_s, code, p50_over_bound, ratio, cost) = (count as f64 / seconds, None, None, None, None);
+        Self { code, blocks_concerned, depth, count, seconds, per_s, p50_ms, p99_ms, max_ms, p50_over_bound, ratio, cost }
+    }
+
+    fn relate(&mut self, bound: &Self) {
+        self.p50_over_bound = Some(self.p50_ms / bound.p50_ms);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_a_depth_are_related_to_the_last_one() {
+        let row = |writes: usize| Row::of((Some(1), 3), vec![Duration::from_millis(2); writes], 2.0);
+        let mut rows = [row(10), row(30), row(20)];
+        compare(&mut rows);
+        assert_eq!(rows.map(|row| (row.per_s, row.ratio)), [(5.0, Some(0.5)), (15.0, Some(1.5)), (10.0, None)]);
+        compare(&mut []);
+        let mut slow = row(1);
+        slow.relate(&Row::of((None, 3), vec![Duration::from_millis(1); 3], 1.0));
+        assert_eq!(slow.p50_over_bound, Some(2.0));
+    }
 
     #[test]
     fn the_bound_counts_rounds_and_leaves_no_file() {

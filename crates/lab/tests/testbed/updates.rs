@@ -87,12 +87,43 @@ fn several_blocks_and_stripes_are_updated_at_once() {
     }
 }
 
+/// Needs no root.
+#[test]
+fn small_writes_are_measured_beside_copies_with_what_they_cost() {
+    let _alone = alone();
+    let tmp = tempfile::tempdir().unwrap();
+    let mut command = Command::new(weft_path());
+    command.args(["bench", "update", "--code", "rs(2,1)", "--size", "1MiB", "--depth", "1,4", "--time", "1s", "--json"]);
+    command.env("TMPDIR", tmp.path()).env("WEFT_AGENT_LIMITS__UPDATE_JOURNAL", "32MiB");
+    let found = json(&command.env_remove("WEFT_CLUSTER").env_remove("WEFT_INSECURE").output().unwrap());
+    let settings = &found["settings"];
+    assert_eq!((&settings["beside"], &settings["blocks_concerned"]), (&"replication(3)".into(), &2.into()), "{settings}");
+    let rows = found["results"].as_array().unwrap();
+    let named: Vec<(&str, u64)> =
+        rows.iter().filter_map(|row| Some((row["code"].as_str()?, row["depth"].as_u64().unwrap()))).collect();
+    assert_eq!(named, [("rs(2,1)", 1), ("replication(3)", 1), ("rs(2,1)", 4), ("replication(3)", 4)]);
+    let (measured, bounds) = rows.split_at(4);
+    for (number, row) in measured.iter().enumerate() {
+        let cost = &row["cost"];
+        assert!(of(row, "per_s") > 0.0 && of(row, "p50_over_bound") > 0.0, "{row}");
+        assert!(cost["updates"].as_u64() >= row["count"].as_u64(), "{row}");
+        // A change and its page are journalled, and the page is written, at each node; pages that changed several times are written once.
+        assert!(of(cost, "syncs_per_update") > 0.0 && of(cost, "bytes_per_byte") > of(row, "blocks_concerned"), "{row}");
+        assert_eq!(row["ratio"].is_null(), number % 2 == 1, "{row}");
+    }
+    assert!(of(&measured[0]["cost"], "syncs_per_update") >= 1.0, "one at a time shares no sync: {}", measured[0]);
+    let threads: Vec<u64> = bounds.iter().map(|row| row["blocks_concerned"].as_u64().unwrap()).collect();
+    assert_eq!(threads, [2, 3], "{found}");
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "something was left");
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_is_made() {
     for (args, hint) in [
         (&["--schemes", "mist"][..], "mist"),
         (&["--schemes", "star", "--racks", "2", "--code", "rs(4,3)"], "--racks is 3"),
         (&["--schemes", "star", "--depth", "4"], "--depth"),
+        (&["--schemes", "star", "--beside", "off"], "--beside"),
         (&["--link", "50mbit"], "--schemes"),
         (&["--runs", "2"], "--schemes"),
     ] {

@@ -210,22 +210,7 @@ impl<S: AsyncWrite + Unpin> UpdateWriter<S> {
     /// Sends a packet, or buffers it until [`flush`](Self::flush) if it is small. It is not sent, and the connection can be used further, if it
     /// is invalid or too long ([`FrameError::Unexpected`]).
     pub async fn feed(&mut self, packet: &Packet, parts: &[PartRef<'_>]) -> Result<(), FrameError> {
-        let heads = parts.iter().map(|part| PartHead { stream: part.stream, start: part.start, len: part.bytes.len() as u64 });
-        let head = Head { packet, parts: heads.collect() };
-        if !are_valid(&head.parts) {
-            return Err(FrameError::Unexpected("the parts of a packet are empty, out of order or too long".into()));
-        }
-        let mut first = postcard::to_extend(&head, vec![0; LEN_BYTES])
-            .map_err(|_| FrameError::Unexpected("cannot encode a packet of updates".into()))?;
-        let head_len = first.len() - LEN_BYTES;
-        if head_len > HeadMax::Large.bytes() {
-            return Err(FrameError::Unexpected(format!("a packet's head has {head_len} bytes: too many")));
-        }
-        first[..LEN_BYTES].copy_from_slice(&(head_len as u32).to_le_bytes());
-        let total = first.len() + parts.iter().map(|part| part.bytes.len()).sum::<usize>();
-        if total <= SMALL_PACKET_BYTES {
-            parts.iter().for_each(|part| first.extend_from_slice(part.bytes));
-        }
+        let (first, total) = begin(packet, parts)?;
         let mut left = self.feed_piece(&first, total, total).await?;
         if left > 0 {
             for part in parts {
@@ -235,20 +220,34 @@ impl<S: AsyncWrite + Unpin> UpdateWriter<S> {
         Ok(())
     }
 
+    /// Buffers a small packet until [`flush`](Self::flush). Returns false if it is too long for that.
+    pub fn put(&mut self, packet: &Packet, parts: &[PartRef<'_>]) -> Result<bool, FrameError> {
+        let (whole, total) = begin(packet, parts)?;
+        if total > SMALL_PACKET_BYTES {
+            return Ok(false);
+        }
+        self.frames.put_frame(&header(&whole, total, false), &whole, crc32c(&whole));
+        Ok(true)
+    }
+
     /// Sends a piece of a packet of which `left` bytes are not sent; returns how many are left then.
     async fn feed_piece(&mut self, piece: &[u8], mut left: usize, total: usize) -> Result<usize, FrameError> {
         for piece in piece.chunks(FRAME_PAYLOAD_BYTES_MAX) {
             left -= piece.len();
-            let span = Span::new(0, total as u64);
-            let header = Header { kind: Kind::Update, more: left > 0, link: 0, span, payload_len: piece.len() };
-            self.frames.feed_frame(&header, piece, crc32c(piece)).await?;
+            self.frames.feed_frame(&header(piece, total, left > 0), piece, crc32c(piece)).await?;
         }
         Ok(left)
     }
 
-    /// Sends everything that is buffered.
+    /// Sends everything that is buffered. If the future is dropped, the next call sends the rest.
     pub async fn flush(&mut self) -> Result<(), FrameError> {
         self.frames.flush().await
+    }
+
+    /// Sends of what is buffered as much as the connection takes at once, from any thread of a runtime. Returns whether nothing is left: else,
+    /// [`flush`](Self::flush).
+    pub fn flush_now(&mut self) -> Result<bool, FrameError> {
+        self.frames.flush_now()
     }
 }
 
@@ -282,6 +281,32 @@ impl<S: AsyncRead + Unpin> UpdateReader<S> {
             }
         }
     }
+}
+
+/// The beginning of a packet, which is all of it if it is small; and the bytes of all of it.
+fn begin(packet: &Packet, parts: &[PartRef<'_>]) -> Result<(Vec<u8>, usize), FrameError> {
+    let heads = parts.iter().map(|part| PartHead { stream: part.stream, start: part.start, len: part.bytes.len() as u64 });
+    let head = Head { packet, parts: heads.collect() };
+    if !are_valid(&head.parts) {
+        return Err(FrameError::Unexpected("the parts of a packet are empty, out of order or too long".into()));
+    }
+    let mut first = postcard::to_extend(&head, vec![0; LEN_BYTES])
+        .map_err(|_| FrameError::Unexpected("cannot encode a packet of updates".into()))?;
+    let head_len = first.len() - LEN_BYTES;
+    if head_len > HeadMax::Large.bytes() {
+        return Err(FrameError::Unexpected(format!("a packet's head has {head_len} bytes: too many")));
+    }
+    first[..LEN_BYTES].copy_from_slice(&(head_len as u32).to_le_bytes());
+    let total = first.len() + parts.iter().map(|part| part.bytes.len()).sum::<usize>();
+    if total <= SMALL_PACKET_BYTES {
+        parts.iter().for_each(|part| first.extend_from_slice(part.bytes));
+    }
+    Ok((first, total))
+}
+
+/// The header of the frame of a piece of a packet; `more`: other pieces follow.
+fn header(piece: &[u8], total: usize, more: bool) -> Header {
+    Header { kind: Kind::Update, more, link: 0, span: Span::new(0, total as u64), payload_len: piece.len() }
 }
 
 fn are_valid(parts: &[PartHead]) -> bool {

@@ -12,7 +12,10 @@ use super::ring_file::RingFile;
 use super::sectors::{CONTENT, PAGE, Packer, SECTOR, pages_of};
 use crate::local::Step;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 use weft_types::{Result, crc32c_continued};
 
 /// The pages of a batch before the bytes that were written ahead.
@@ -36,6 +39,8 @@ pub struct Ahead {
     crc: u32,
     /// As long as this lives, there is no other one.
     claim: Arc<()>,
+    /// The bytes of the pages that are written.
+    written: Arc<AtomicU64>,
 }
 
 /// The sectors that are written ahead.
@@ -43,6 +48,7 @@ pub struct Ahead {
 pub(super) struct Claimed {
     number: u64,
     claim: Weak<()>,
+    written: Arc<AtomicU64>,
 }
 
 /// Where the pages of a batch go. The disk begins to write a long one at once, so that little is left for the sync.
@@ -78,11 +84,11 @@ pub(super) fn bytes_with(len: usize) -> u64 {
 impl Ahead {
     /// For the batch of this number, which will begin at `at`.
     pub(super) fn new(ring: &RingFile, (number, behind): (u64, u32), at: u64, len: usize) -> (Self, Claimed) {
-        let claim = Arc::new(());
-        let claimed = Claimed { number, claim: Arc::downgrade(&claim) };
+        let (claim, written) = (Arc::new(()), Arc::new(AtomicU64::new(0)));
+        let claimed = Claimed { number, claim: Arc::downgrade(&claim), written: Arc::clone(&written) };
         let packer = Packer::new(ring.sealer, number, behind, LEAD_PAGES * (PAGE / SECTOR) as u32);
         let begun = u64::from(LEAD_PAGES) * PAGE as u64;
-        (Self { number, packer, sink: Sink { at, begun }, left: len, len, crc: 0, claim }, claimed)
+        (Self { number, packer, sink: Sink { at, begun }, left: len, len, crc: 0, claim, written }, claimed)
     }
 
     /// Whether nothing has come yet.
@@ -105,10 +111,14 @@ impl Ahead {
         if is_over_unsynced {
             ring.device.step(Step::SyncJournal, || ring.sync())?;
         }
-        let Self { packer, sink, left, crc, .. } = self;
+        let Self { packer, sink, left, crc, written, .. } = self;
         *left -= bytes.len();
         *crc = crc32c_continued(*crc, bytes);
-        let mut write = |offset: u64, pages: &[u8]| sink.write(ring, offset, pages);
+        let mut write = |offset: u64, pages: &[u8]| -> io::Result<()> {
+            sink.write(ring, offset, pages)?;
+            written.fetch_add(pages.len() as u64, Relaxed);
+            Ok(())
+        };
         ring.device.step(Step::WriteJournal, || packer.push(bytes, &mut write).and_then(|()| packer.flush(&mut write)))
     }
 
@@ -122,6 +132,11 @@ impl Claimed {
     /// Whether it is still wanted.
     pub(super) fn is_wanted(&self) -> bool {
         self.claim.strong_count() > 0
+    }
+
+    /// The bytes of the pages that are written.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Relaxed)
     }
 
     /// Whether it is this one.

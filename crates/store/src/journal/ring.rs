@@ -214,7 +214,8 @@ impl RingJournal {
             leads && state.claimed.as_ref().is_some_and(|claimed| claimed.is(ahead))
         });
         // What else was written ahead is in the way.
-        state.claimed = None;
+        let claimed = state.claimed.take().filter(|_| ahead.is_none());
+        state.counts.bytes_wasted += claimed.map_or(0, |claimed| claimed.written());
         let is_other = ahead.as_ref().is_none_or(|(_, ahead)| !ahead.has_pages_with(0));
         let is_over_unsynced = std::mem::take(&mut state.is_ahead_unsynced) && is_other;
         let number = ahead.as_ref().map_or(state.next_number, |(_, ahead)| ahead.number);
@@ -326,7 +327,8 @@ impl Journal for RingJournal {
         // Whatever becomes of it, no other batch has this number.
         state.next_number += 1;
         let (ahead, claimed) = Ahead::new(&self.ring, (number, behind), state.index.head, len);
-        state.claimed = Some(claimed);
+        let before = state.claimed.replace(claimed);
+        state.counts.bytes_wasted += before.map_or(0, |before| before.written());
         Some(ahead)
     }
 
@@ -397,6 +399,7 @@ impl Journal for RingJournal {
 
     fn read(&self, position: Position) -> Result<Vec<u8>> {
         let mut before = None;
+        self.lock().counts.reads += 1;
         loop {
             let state = self.lock();
             let Some(live) = state.index.get(position.0) else {

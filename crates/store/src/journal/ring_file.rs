@@ -79,6 +79,7 @@ impl RingFile {
 
     /// Writes whole pages at `at`, which counts from the creation of the ring.
     pub(super) fn write(&self, at: u64, pages: &[u8]) -> io::Result<()> {
+        self.device.journal_bytes.fetch_add(pages.len() as u64, Relaxed);
         let start = at % self.ring_bytes;
         let (first, second) = pages.split_at((pages.len() as u64).min(self.ring_bytes - start) as usize);
         self.file.write_all_at(first, RING_AT + start)?;
@@ -96,6 +97,7 @@ impl RingFile {
     }
 
     pub(super) fn sync(&self) -> io::Result<()> {
+        self.device.journal_syncs.fetch_add(1, Relaxed);
         self.device.sync_data(&*self.file)
     }
 

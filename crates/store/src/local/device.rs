@@ -1,6 +1,7 @@
 //! What blocks and journal of one disk share: its files, its counts, and whether it has failed.
 
 use super::steps::{Step, Steps};
+use crate::block_store::InPlaceCounts;
 use crate::files::{FileHandle, Files};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,9 @@ pub(crate) struct Device {
     fsyncs: AtomicU64,
     pub(crate) read_errors: AtomicU64,
     pub(crate) write_errors: AtomicU64,
+    pub(crate) journal_syncs: AtomicU64,
+    pub(crate) journal_bytes: AtomicU64,
+    pub(crate) patched_bytes: AtomicU64,
     pub(crate) is_journal_open: AtomicBool,
 }
 
@@ -36,6 +40,9 @@ impl Device {
             fsyncs: count(),
             read_errors: count(),
             write_errors: count(),
+            journal_syncs: count(),
+            journal_bytes: count(),
+            patched_bytes: count(),
             is_journal_open: AtomicBool::new(false),
         }
     }
@@ -82,6 +89,12 @@ impl Device {
 
     pub(crate) fn fsyncs(&self) -> u64 {
         self.fsyncs.load(Relaxed)
+    }
+
+    pub(crate) fn in_place(&self) -> InPlaceCounts {
+        let [journal_syncs, journal_bytes, patched_bytes] =
+            [&self.journal_syncs, &self.journal_bytes, &self.patched_bytes].map(|count| count.load(Relaxed));
+        InPlaceCounts { journal_syncs, journal_bytes, patched_bytes }
     }
 
     fn judge(&self, step: Step, error: &io::Error) -> Error {

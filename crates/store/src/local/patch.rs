@@ -11,7 +11,7 @@ use crate::block_store::{Patch, Receipt};
 use crate::files::{FileHandle, Open};
 use crate::sidecar::Writes;
 use std::io::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use weft_types::{Error, Result};
 
 pub(super) fn patch(disk: &Arc<Disk>, patch: &Patch<'_>) -> Result<Receipt> {
@@ -29,6 +29,8 @@ pub(super) fn patch(disk: &Arc<Disk>, patch: &Patch<'_>) -> Result<Receipt> {
     let block = disk.shared.begin_patch(id, load)?;
     let (after, writes) = block.current().patched(patch)?;
     let receipt = Receipt { len: after.sidecar.meta().len(), units: after.sidecar.units().to_vec() };
+    let images: u64 = patch.images.iter().map(|image| image.bytes.len() as u64).sum();
+    disk.device.patched_bytes.fetch_add(images + writes.bytes(), Relaxed);
     let written = write_pages(disk, &*payload, &block, patch, after).and_then(|()| write_sidecar(disk, patch, writes));
     // After an error, memory has more than the disk.
     written.inspect_err(|_| disk.shared.forget(id))?;

@@ -67,6 +67,18 @@ pub(crate) enum Writes {
     },
 }
 
+impl Writes {
+    /// How many bytes are written.
+    pub(crate) fn bytes(&self) -> u64 {
+        let len = |(_, bytes): &(u64, Vec<u8>)| bytes.len() as u64;
+        match self {
+            Self::Nothing => 0,
+            Self::Replace(bytes) => bytes.len() as u64,
+            Self::At { first, then } => first.iter().chain(then).map(len).sum(),
+        }
+    }
+}
+
 /// The state of a block, in postcard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct State {

@@ -237,6 +237,22 @@ fn crash_updates_of(earlier: Vec<Update>, update: Update) {
 }
 
 #[test]
+fn the_bytes_of_patches_are_counted_with_their_sidecars() {
+    let store = open(&SimFiles::new(1)).unwrap();
+    put(&store, &patched(2)).unwrap();
+    assert_eq!(store.in_place().patched_bytes, 0, "a put is no update");
+    let update = |count: u64| Update { k: 2, ..Update::new(count, &[(0, 2)], PATCHED_LEN) };
+    update(1).run(&store).unwrap();
+    let first = store.in_place().patched_bytes;
+    assert!(first > 2 * PAGE_LEN, "{first}");
+    update(2).run(&store).unwrap();
+    let second = store.in_place().patched_bytes - first;
+    // Two pages, the sector with their checksums, and the state.
+    assert!((2 * PAGE_LEN + 1024..3 * PAGE_LEN).contains(&second), "{second}");
+    assert_eq!(store.in_place().journal_bytes, 0);
+}
+
+#[test]
 fn a_first_update_that_is_interrupted_can_be_repeated() {
     crash_updates(vec![], Update::new(1, &[(0, 2), (130, 131), (250, 251)], PATCHED_LEN));
 }

@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use weft_store::{
-    Ahead, BlockStore, FileCall, FileOp, Files, Journal, LocalStore, NewDisk, NewJournal, Open, Position, RING_BYTES_MIN,
-    RingJournal, SimFiles, Step, Steps, Tail, journal_conformance,
+    Ahead, BlockStore, FileCall, FileOp, Files, InPlaceCounts, Journal, LocalStore, NewDisk, NewJournal, Open, Position,
+    RING_BYTES_MIN, RingJournal, SimFiles, Step, Steps, Tail, journal_conformance,
 };
 use weft_types::{BlockId, Cause, ClusterId, Reaction, Result};
 
@@ -73,6 +73,23 @@ fn the_format_does_not_change() {
     files.open(&path(), Open::Read).unwrap().read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes == golden, "{:?}", bytes.iter().zip(golden).position(|(one, other)| one != other));
     assert_eq!(found(&files).unwrap().iter().map(|record| record.1).collect::<Vec<_>>(), [journal_conformance::block(2)]);
+}
+
+#[test]
+fn syncs_and_bytes_of_the_journal_are_counted_for_its_disk() {
+    let store = LocalStore::open_on(Arc::new(SimFiles::new(1)), Path::new("/disk"), CLUSTER, NEW).unwrap();
+    let journal = store.open_journal(NEW_JOURNAL).unwrap();
+    assert_eq!(store.in_place(), InPlaceCounts::default(), "its creation is none of an update");
+    let first = journal.append(journal_conformance::block(1), &[1; 5000], None).unwrap();
+    let second = journal.append(journal_conformance::block(2), &[2; 100], None).unwrap();
+    journal.sync(second).unwrap();
+    journal.sync(first).unwrap();
+    let one = store.in_place();
+    assert_eq!((one.journal_syncs, one.patched_bytes), (1, 0), "a sync serves all that wait");
+    assert!(one.journal_bytes > 5100 && one.journal_bytes.is_multiple_of(4096), "{one:?}");
+    fill(&journal, [1, 2]);
+    let all = store.in_place();
+    assert_eq!((all.journal_syncs, all.journal_bytes), (3, journal.counts().bytes_written));
 }
 
 /// Appends a record of each length, and syncs after each.

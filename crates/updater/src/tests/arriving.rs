@@ -7,8 +7,8 @@ use super::{
 use crate::{DeltaPart, Limits, Piece, Pieces, flights::Flights};
 use std::sync::Arc;
 use weft_store::{Journal as _, JournalCounts};
-use weft_types::{BlockId, Layout, Result};
-use weft_update::{Message, Peer, Sealed, Told};
+use weft_types::{BlockId, Layout, Result, Span};
+use weft_update::{Message, Peer, Sealed, Told, UpdateId, Vector};
 
 const LEN: usize = 90 << 10;
 const PARITY: u8 = 2;
@@ -242,6 +242,87 @@ fn what_arrives_is_bounded_in_bytes_and_in_time() {
     assert_eq!(inflight(&world), 0);
     assert_eq!(arrive(&mut world, &it, 1, &good[..2], false), None);
     assert_eq!(inflight(&world), 0);
+}
+
+/// What is quiet for a second makes room for others: in the budget of the disk, and among those of a block.
+#[test]
+fn what_was_quiet_for_longest_makes_room_for_what_arrives() {
+    let mut world = world();
+    let it = prepare(&mut world, 1);
+    let (good, node) = (parts(&it.delta), world.home(it.to));
+    let begin = |world: &mut World, id: UpdateId| {
+        let part = DeltaPart { id, attempt: 1, stream: it.stream, whole: it.delta.span(), piece: &good[0] };
+        world.call(node, |updater, now| updater.arrive(it.to, part, now));
+    };
+    // Returns whether it was kept.
+    let ends = |world: &mut World, id: UpdateId| {
+        let before = inflight(world);
+        world.call(node, |updater, _| {
+            updater.gone(it.to, id, 1);
+            Ok(())
+        });
+        inflight(world) < before
+    };
+    let limit = |world: &mut World, deltas: usize| {
+        world.call(node, |updater, _| {
+            updater.disk.limits.inflight_bytes_max = 4 * (deltas * LEN) as u64;
+            Ok(())
+        });
+    };
+    world.now = 10_000;
+    limit(&mut world, 1);
+    // All of it is here, and its message does not come.
+    arrive(&mut world, &it, 1, &good, false);
+    world.now += 999;
+    begin(&mut world, host::id(11));
+    assert!(!ends(&mut world, host::id(11)), "the message may be on its way");
+    world.now += 1;
+    begin(&mut world, host::id(11));
+    assert_eq!(arrive(&mut world, &it, 1, &[], true), Some(false), "its bytes come with the message");
+    assert!(ends(&mut world, host::id(11)));
+
+    limit(&mut world, 100);
+    for counter in 11..=15 {
+        begin(&mut world, host::id(counter));
+        world.now += 10;
+    }
+    assert_eq!(inflight(&world), 4 * LEN as u64);
+    world.now += 1000;
+    begin(&mut world, host::id(16));
+    assert_eq!([11, 12, 15, 16].map(|counter| ends(&mut world, host::id(counter))), [false, true, false, true]);
+    // One that can have no room takes none away.
+    limit(&mut world, 0);
+    begin(&mut world, host::id(17));
+    assert_eq!([13, 14, 17].map(|counter| ends(&mut world, host::id(counter))), [true, true, false]);
+}
+
+#[test]
+fn a_long_delta_that_is_read_in_parts_is_read_back_once() {
+    let mut world = world();
+    let new: Vec<u8> = (0..LEN).map(|at| (at * 5) as u8).collect();
+    host::request(&mut world, 1, Pieces::from([(0, host::piece(1000, new.clone()))]));
+    assert_eq!(host::settle(&mut world), [(1, Told::Committed)]);
+    let (lead, node) = (block(0, 0), world.home(block(0, 0)));
+    let reads = |world: &World| world.nodes[node].disk.as_ref().unwrap().journal.counts().reads;
+    let before = reads(&world);
+    let read = |world: &World, start: usize| {
+        let (updater, at) = (&world.nodes[node].disk.as_ref().unwrap().updater, 1000 + start as u64);
+        let content = updater.read_at(lead, Span::new(at, at + 10_000), &Vector::from([(0, 1)])).unwrap();
+        assert_eq!(content.bytes, new[start..start + 10_000]);
+        reads(world) - before
+    };
+    let tick = |world: &mut World| {
+        world.call(node, |updater, now| {
+            updater.disk.tick(now);
+            Ok(())
+        });
+    };
+    assert_eq!([0, 10_000, 70_000].map(|start| read(&world, start)), [1; 3]);
+    tick(&mut world);
+    assert_eq!(read(&world, 5), 1);
+    tick(&mut world);
+    tick(&mut world);
+    assert_eq!(read(&world, 5), 2, "it is kept as long as it is read");
 }
 
 #[test]

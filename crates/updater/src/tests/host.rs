@@ -217,6 +217,21 @@ fn updates_of_several_stripes_share_a_sync() {
 }
 
 #[test]
+fn what_is_durable_is_told_before_the_journal_is_tidied_up() {
+    let (mut world, _) = world();
+    let parity = world.home(block(0, 4));
+    request(&mut world, 1, Pieces::from([(0, piece(0, vec![1; 10]))]));
+    while !world.net.is_empty() {
+        world.deliver(0);
+    }
+    let now = world.now;
+    let updater = &mut world.nodes[parity].disk.as_mut().unwrap().updater;
+    assert!(updater.has_unsynced_entries() && updater.take_outputs().is_empty());
+    assert_eq!(updater.sync_step(now), Ok(true), "the journal was not looked through yet");
+    assert!(!updater.take_outputs().is_empty(), "the parity's answer");
+}
+
+#[test]
 fn a_full_journal_refuses_updates_until_it_has_applied_others() {
     let (mut world, _) = world();
     let (mut busy, mut committed) = (0, 0);

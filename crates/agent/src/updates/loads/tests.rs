@@ -260,6 +260,32 @@ async fn a_message_that_comes_after_its_bytes_were_dropped_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn loads_that_no_message_has_claimed_make_room_for_others() {
+    let loads = Loads::default();
+    let take = |attempt: u32| {
+        let head = LoadHead { route: head(LEN).route, parts: vec![whole(10)] };
+        let parts = vec![Part { stream: 0, start: 100, bytes: vec![1; 10].into() }];
+        loads.take(source(1), (load(attempt), block(4)), 0, Some(head), parts)
+    };
+    let full = ENTRIES_MAX as u32;
+    let mut passed_on = None;
+    for attempt in 0..full {
+        let Taken::Kept { load, is_last: true, .. } = take(attempt) else { panic!("{attempt}") };
+        passed_on = passed_on.or(Some(load));
+    }
+    assert!(matches!(take(full), Taken::Stuck), "their messages may come");
+    advance(STALL + Duration::from_secs(1)).await;
+    assert_eq!(loads.tidy(), []);
+    assert!(matches!(take(full), Taken::Kept { .. }));
+    assert!(matches!(loads.park(load(full + 1), block(4), message(&[0])), Parked::Waits));
+    assert_eq!(loads.lock().entries.len(), ENTRIES_MAX);
+    // The second and the third are gone. The first one is still passed on.
+    assert!(matches!(loads.park(load(0), block(4), message(&[0])), Parked::Complete(..)));
+    assert!(matches!(loads.park(load(3), block(4), message(&[0])), Parked::Stuck));
+    assert!([1, 2].iter().all(|attempt| !loads.lock().entries.contains_key(&(load(*attempt), block(4)))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_stuck_is_sent_straight_once_with_all_that_is_behind_it() {
     let loads = Loads::default();
     let announced = || [4, 5, 6].map(|index| (block(index), (message(&[0]), pieces()))).into();
