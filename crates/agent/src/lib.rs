@@ -20,6 +20,7 @@ mod content;
 mod convert;
 mod corruption;
 mod disks;
+mod keep;
 mod limit;
 mod line;
 mod link;

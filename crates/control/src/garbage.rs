@@ -6,6 +6,8 @@ use weft_types::{BlockId, GarbageReason, NodeId};
 
 /// The pause before the next request to a node whose quota is used up.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// How long the old file of a block waits for a rebuild that may keep what is right of it. Until then, the agent may also hold journal records of it.
+const REBUILT_WITHIN_MS: u64 = 15 * 60 * 1000;
 /// The shortest time between two log lines about the same kind of garbage of a node.
 const TELL_EVERY: Duration = Duration::from_secs(60 * 60);
 
@@ -22,6 +24,18 @@ pub struct Removals<R> {
 
 /// The order of garbage: when it may be removed, milliseconds since 1970, and the block.
 pub type Key = (u64, BlockId);
+
+/// Where the next list of garbage begins when a page that ended with `last` is done, also if its last blocks are still needed: after it, or with
+/// the oldest if no `more` followed.
+pub fn after_page(last: Option<Key>, more: bool) -> Option<Key> {
+    last.filter(|_| more)
+}
+
+/// Whether the old file of a block that may be rebuilt from it still waits for that. Times are milliseconds since 1970: when it could be removed
+/// first, when its node registered, and now.
+pub fn waits_for_rebuild(not_before_ms: u64, registered_ms: u64, now_ms: u64) -> bool {
+    now_ms < not_before_ms.max(registered_ms).saturating_add(REBUILT_WITHIN_MS)
+}
 
 impl<R> Default for Removals<R> {
     fn default() -> Self {
@@ -79,6 +93,36 @@ mod tests {
         assert_eq!(after.map(|(node, reason)| removals.after(node, reason)), [Some(key), None, None]);
         removals.listed(node, GarbageReason::Removed, None);
         assert_eq!(removals.after(node, GarbageReason::Removed), None);
+    }
+
+    #[test]
+    fn garbage_behind_pages_of_needed_blocks_is_reached() {
+        use weft_types::StripeId;
+        let (node, reason) = (NodeId(1), GarbageReason::Repaired);
+        let key = |stripe| (7, BlockId { stripe: StripeId(stripe), index: 1, copy: 0, generation: 2 });
+        let all: Vec<Key> = (1..=10).map(key).collect();
+        let mut removals = Removals::<u8>::default();
+        let mut begins = Vec::new();
+        // Pages of four blocks, of which none is requested.
+        for _ in 0..4 {
+            let after = removals.after(node, reason);
+            let left: Vec<Key> = all.iter().copied().filter(|key| after.is_none_or(|after| *key > after)).collect();
+            begins.push(left[0]);
+            let last = left.iter().take(4).next_back().copied();
+            removals.listed(node, reason, after_page(last, left.len() > 4));
+        }
+        assert_eq!(begins, [1, 5, 9, 1].map(key));
+    }
+
+    #[test]
+    fn the_old_file_of_a_block_waits_for_a_rebuild_for_a_quarter_of_an_hour() {
+        let minute = 60_000;
+        for (not_before, registered, now, waits) in
+            [(10, 0, 10, true), (10, 0, 24, true), (10, 0, 25, false), (10, 30, 44, true), (10, 30, 45, false), (0, 0, 25, false)]
+        {
+            let told = waits_for_rebuild(not_before * minute, registered * minute, now * minute);
+            assert_eq!(told, waits, "{not_before}, {registered}, {now}");
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ fn stripe(code: &SharedCode, random: &mut StdRng) -> Result<StripeRecord> {
         blocks: (0..=u8::MAX).zip(nodes[..code.n()].iter().map(place)).collect(),
         copies: Vec::new(),
         checksums: Vec::new(),
+        kept: Default::default(),
         corrupt: Default::default(),
         incomplete: false,
     })

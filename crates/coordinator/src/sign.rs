@@ -171,9 +171,16 @@ fn session(shared: &Shared, node: NodeId) -> Result<Session> {
 fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<v1::StoreSpec> {
     let order =
         orders.get(&block).ok_or_else(|| Error::fatal("internal error: a block to store has no description").block(block))?;
-    let meta = postcard::to_allocvec(&order.meta)
-        .map_err(|error| Error::fatal(format!("cannot encode a block's description: {error}")).block(block))?;
-    Ok(v1::StoreSpec { meta, expected_checksums: order.expected_checksums.clone(), disk: order.disk.clone() })
+    order.spec()
+}
+
+impl StoreOrder {
+    /// The message.
+    pub(crate) fn spec(&self) -> Result<v1::StoreSpec> {
+        let meta = postcard::to_allocvec(&self.meta)
+            .map_err(|error| Error::fatal(format!("cannot encode a block's description: {error}")).block(self.meta.id))?;
+        Ok(v1::StoreSpec { meta, expected_checksums: self.expected_checksums.clone(), disk: self.disk.clone() })
+    }
 }
 
 /// The recorded checksums of a block that is read. There are none until its stripe has ended.

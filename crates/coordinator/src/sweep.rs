@@ -3,17 +3,21 @@
 //! A block is removed from its node only if it is garbage in the metadata, and its garbage record is deleted only after the node has
 //! reported the block as gone. Garbage on a node that is down is removed when the node returns.
 
-use crate::{puts, shared::Shared, supervise};
+use crate::{blocks, puts, shared::Shared, supervise, updates::settle};
 use futures::future::join_all;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use weft_control::{
     Time,
-    garbage::{Key, Removals},
+    garbage::{self, Key, Removals},
     put::upload,
 };
 use weft_meta::GarbageBlock;
 use weft_proto::{rpc, v1};
-use weft_types::{BlockId, Error, GarbageReason, NodeId, Result};
+use weft_types::{BlockId, Error, GarbageReason, NodeId, Result, StripeId, StripeRecord};
 
 /// The most puts that one sweep aborts.
 const UPLOADS_PER_SWEEP: u32 = 1_000;
@@ -36,6 +40,8 @@ struct Kept {
     waiting: usize,
     /// The node's reason for the first of them.
     why: String,
+    /// Whether a whole page of the list is still needed.
+    is_needed: bool,
     /// Where the list of each reason ended, or was left.
     listed: BTreeMap<GarbageReason, Option<Key>>,
 }
@@ -101,7 +107,7 @@ async fn remove_all_garbage(shared: &Shared, removals: &mut Removals<Registratio
     let all_kept = join_all(asking).await;
     for ((node, registration), (kept, asked)) in nodes.into_iter().zip(all_kept) {
         kept.listed.iter().for_each(|(reason, last)| removals.listed(node, *reason, *last));
-        if kept.waiting > 0 {
+        if kept.waiting > 0 || kept.is_needed {
             removals.waits(node, meant, registration, now);
         }
         match asked {
@@ -140,12 +146,48 @@ async fn remove_garbage(
         let ends = now + ends.since(now) / (reasons.len() - number) as u32;
         let garbage = shared.meta.garbage(node, *reason, now_ms, removals.after(node, *reason), BLOCKS_PER_SWEEP).await;
         let garbage = garbage.map_err(|error| shared.meta_error(error))?;
-        let all_asked = remove_list(shared, node, *reason, &garbage.items, ends, kept).await?;
-        if all_asked && !garbage.more {
-            kept.listed.insert(*reason, None);
+        let (last, more) = (garbage.items.last().map(|last| (last.not_before_ms, last.block)), garbage.more);
+        let is_repaired = *reason == GarbageReason::Repaired;
+        let items = if is_repaired { unneeded(shared, node, garbage.items, now_ms).await? } else { garbage.items };
+        kept.is_needed |= items.is_empty() && more;
+        if remove_list(shared, node, *reason, &items, ends, kept).await? {
+            kept.listed.insert(*reason, garbage::after_page(last, more));
         }
     }
     Ok(())
+}
+
+/// Leaves out blocks that are missing since they were left out of updates in place: their node keeps what is right when they are rebuilt there. It
+/// needs room for both generations; without that, or after a while, the old one is removed.
+async fn unneeded(shared: &Shared, node: NodeId, garbage: Vec<GarbageBlock>, now_ms: u64) -> Result<Vec<GarbageBlock>> {
+    let view = shared.members.view();
+    let registered_ms = shared.members.session(node).map_or(0, |session| session.registered_ms);
+    let waits = |garbage: &GarbageBlock| garbage::waits_for_rebuild(garbage.not_before_ms, registered_ms, now_ms);
+    let has_room = |bytes: u64| {
+        let needed = bytes.saturating_add(shared.config.disk_reserve.0);
+        view.node(node).is_some_and(|node| node.disks.iter().any(|disk| disk.takes_blocks() && disk.free_bytes >= needed))
+    };
+    let mut unneeded = Vec::with_capacity(garbage.len());
+    for some in garbage.chunks(BLOCKS_PER_CALL) {
+        let blocks: Vec<BlockId> = some.iter().filter(|garbage| waits(garbage)).map(|garbage| garbage.block).collect();
+        if blocks.is_empty() {
+            unneeded.extend_from_slice(some);
+            continue;
+        }
+        // Of an open stripe, it is known when it is settled. It may be by the time when it is looked up.
+        let open: BTreeSet<StripeId> =
+            blocks.iter().map(|block| block.stripe).filter(|stripe| settle::require(shared, *stripe).is_err()).collect();
+        let stripes = blocks::stripes_of(shared, &blocks).await?;
+        let is_needed = |garbage: &GarbageBlock| {
+            let block = garbage.block;
+            let is_known = |stripe: &StripeRecord| stripe.kept.contains_key(&block.index) || open.contains(&block.stripe);
+            let may_keep = |stripe: &StripeRecord| is_known(stripe) && stripe.may_keep(block, node);
+            let is_kept = |stripe: &StripeRecord| may_keep(stripe) && has_room(stripe.layout.block_len(0));
+            waits(garbage) && stripes.get(&block.stripe).is_some_and(is_kept)
+        };
+        unneeded.extend(some.iter().copied().filter(|garbage| !is_needed(garbage)));
+    }
+    Ok(unneeded)
 }
 
 /// Removes garbage until `ends`, but at least the blocks of one call. Returns whether the node was asked for all.

@@ -14,5 +14,6 @@ pub(crate) mod pass;
 mod planners;
 pub(crate) mod routes;
 pub(crate) mod settle;
+mod silent;
 pub(crate) mod state;
 pub(crate) mod tell;

@@ -17,6 +17,7 @@
 mod appends;
 mod error;
 mod jobs;
+mod kept;
 mod meta;
 mod model;
 mod packed;

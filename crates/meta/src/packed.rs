@@ -1,10 +1,11 @@
 //! The blobs in the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
-use crate::{MetaError, Result, jobs::shortened};
+use crate::{MetaError, Result, jobs::shortened, kept::Kept};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, btree_map::Entry};
 use weft_types::{
     HelperSelect, JobWork, LeftBlock, NodeRepair, PlacedBlock, Prefer, SCRUB_WHY_BYTES_MAX, ScrubRecord, StripeLayout,
+    StripeRecord,
 };
 use weft_update::StripeTerm;
 
@@ -14,6 +15,9 @@ const VERSION: u8 = 1;
 const COPIES_VERSION: u8 = 2;
 /// The version of a placement in which some indexes have no block, because it would be empty.
 const HOLES_VERSION: u8 = 3;
+
+/// The version of checksums with what is known of blocks that have none.
+const KEPT_VERSION: u8 = 2;
 
 /// The version of a job's work with what it prefers.
 const PREFER_VERSION: u8 = 2;
@@ -71,14 +75,37 @@ pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Placement> {
 
 /// Packs checksums with four bytes each: they are random, and a variable-length number would take five.
 pub(crate) fn pack_checksums(checksums: &[Vec<u32>]) -> Result<Vec<u8>> {
-    let fixed: Vec<Vec<[u8; 4]>> = checksums.iter().map(|block| block.iter().map(|unit| unit.to_le_bytes()).collect()).collect();
-    pack(&fixed)
+    pack(&fixed(checksums))
 }
 
-/// The inverse of [`pack_checksums`].
-pub(crate) fn unpack_checksums(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
-    let fixed: Vec<Vec<[u8; 4]>> = unpack("a stripe's checksums", blob)?;
-    Ok(fixed.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect())
+/// A block's index and its units' checksums, as they are encoded.
+type KeptBlock = (u8, Vec<Option<[u8; 4]>>);
+
+/// Packs a stripe's checksums. Version 1: only these. Version 2, if some are known of blocks that have none: the pair of these and of the list of
+/// (index, checksums).
+pub(crate) fn pack_units(stripe: &StripeRecord) -> Result<Vec<u8>> {
+    if stripe.kept.is_empty() {
+        return pack_checksums(&stripe.checksums);
+    }
+    let fixed_of = |units: &Vec<Option<u32>>| units.iter().map(|unit| unit.map(u32::to_le_bytes)).collect();
+    let kept: Vec<KeptBlock> = stripe.kept.iter().map(|(index, units)| (*index, fixed_of(units))).collect();
+    pack_as(KEPT_VERSION, &(fixed(&stripe.checksums), kept))
+}
+
+/// The inverse of [`pack_units`], and of [`pack_checksums`].
+pub(crate) fn unpack_units(blob: &[u8]) -> Result<(Vec<Vec<u32>>, Kept)> {
+    let what = "a stripe's checksums";
+    let (checksums, kept): (Vec<Vec<[u8; 4]>>, Vec<KeptBlock>) = match blob.first() {
+        Some(&KEPT_VERSION) => unpack_as(KEPT_VERSION, what, blob)?,
+        _ => (unpack(what, blob)?, Vec::new()),
+    };
+    let checksums = checksums.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect();
+    let known = |units: Vec<Option<[u8; 4]>>| units.into_iter().map(|unit| unit.map(u32::from_le_bytes)).collect();
+    Ok((checksums, kept.into_iter().map(|(index, units)| (index, known(units))).collect()))
+}
+
+fn fixed(checksums: &[Vec<u32>]) -> Vec<Vec<[u8; 4]>> {
+    checksums.iter().map(|block| block.iter().map(|unit| unit.to_le_bytes()).collect()).collect()
 }
 
 /// Packs update counts; `None` if there are none.
@@ -189,13 +216,16 @@ mod tests {
         let checksums = vec![vec![0, 1, u32::MAX], vec![], vec![7]];
         let blob = pack_checksums(&checksums).unwrap();
         assert_eq!(blob.len(), 1 + 1 + 3 + 4 * 4, "a version, a count, three counts, four checksums");
-        assert_eq!(unpack_checksums(&blob).unwrap(), checksums);
+        assert_eq!(unpack_units(&blob).unwrap(), (checksums, Kept::new()));
 
         let mut other = blob.clone();
         other[0] = 9;
-        assert!(unpack_checksums(&other).unwrap_err().to_string().contains("version 9"));
-        assert!(unpack_checksums(&blob[..blob.len() - 1]).is_err());
-        assert!(unpack_checksums(&[]).is_err());
+        assert!(unpack_units(&other).unwrap_err().to_string().contains("version 9"));
+        assert!(unpack_units(&blob[..blob.len() - 1]).is_err());
+        assert!(unpack_units(&[]).is_err());
+        let kept = [2, 2, 1, 7, 0, 0, 0, 0, 1, 1, 2, 1, 9, 0, 0, 0, 0];
+        let known: Kept = [(1, vec![Some(9), None])].into();
+        assert_eq!(unpack_units(&kept).unwrap(), (vec![vec![7], vec![]], known), "the bytes of version 2");
     }
 
     #[test]

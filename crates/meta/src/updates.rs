@@ -184,6 +184,9 @@ pub trait UpdateMeta: Send + Sync {
     async fn adopt_stripe(&self, epoch: Epoch, adopt: AdoptStripe) -> Result<()>;
     /// Blocks of a settled stripe are closed, or gone for good. Nothing happens if it has another term by now. Returns whether some are left.
     async fn blocks_closed(&self, epoch: Epoch, stripe: StripeId, term: u64, blocks: Vec<BlockId>) -> Result<bool>;
+    /// Forgets what is [kept](StripeRecord::kept) of a block, because it is not what the stripe contains. Nothing happens if the stripe has another term
+    /// by now. Returns whether anything was known.
+    async fn forget_kept(&self, epoch: Epoch, stripe: StripeId, term: u64, index: u8) -> Result<bool>;
     /// Records what was found in a block, if that generation is current. `planned`: the updates that the stripe contained for the plan that found it.
     async fn mark_found(&self, epoch: Epoch, block: BlockId, bad: Bad, planned: Option<Seq>) -> Result<Marked>;
     /// Forgets stripes that were settled at `settled_ms` or before and are closed. Returns their number.

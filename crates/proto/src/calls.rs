@@ -62,7 +62,7 @@ const STRIPE: usize = 8 << 20;
 const ERRORS: usize = 4 << 20;
 
 /// Service, call, who may make it, and the longest message, bytes.
-const CALLS: [(&str, &str, Callers, usize); 70] = [
+const CALLS: [(&str, &str, Callers, usize); 71] = [
     ("weft.v1.Membership", "Register", Callers::Agents, DISKS),
     ("weft.v1.Membership", "Heartbeat", Callers::Agents, DISKS),
     ("weft.v1.Membership", "FindOpenStripes", Callers::Agents, BLOCKS),
@@ -82,6 +82,7 @@ const CALLS: [(&str, &str, Callers, usize); 70] = [
     ("weft.v1.Agent", "SealBlock", Callers::Coordinator, SEALED),
     ("weft.v1.Agent", "SettleBlock", Callers::Coordinator, SMALL),
     ("weft.v1.Agent", "CloseBlock", Callers::Coordinator, SMALL),
+    ("weft.v1.Agent", "KeepBlock", Callers::Coordinator, TASK),
     ("weft.v1.Agent", "InspectBlock", Callers::Coordinator, SMALL),
     ("weft.v1.Weft", "Status", Callers::Clients, SMALL),
     ("weft.v1.Weft", "Health", Callers::Clients, SMALL),

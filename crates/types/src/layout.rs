@@ -284,6 +284,19 @@ impl StripeLayout {
     pub fn checksum_units(&self, index: u32) -> u64 {
         self.block_len(index).div_ceil(CHECKSUM_UNIT_LEN)
     }
+
+    /// Numbers the groups of checksum units: the units of one group of all blocks are coded together, and apart from all others.
+    pub fn unit_group(&self, unit: u64) -> u64 {
+        let Layout { cell_len, alpha, .. } = self.layout;
+        match alpha {
+            // Bytes at the same place are coded together.
+            1 => unit,
+            _ if CHECKSUM_UNIT_LEN.is_multiple_of(cell_len) => unit,
+            _ if cell_len.is_multiple_of(CHECKSUM_UNIT_LEN) => unit / (cell_len / CHECKSUM_UNIT_LEN),
+            // Cells and units overlap.
+            _ => 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -329,6 +342,22 @@ mod tests {
                         assert!(touched.iter().all(|at| range.start <= *at && *at < range.end));
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn units_of_a_group_have_their_positions_for_themselves() {
+        const MIB: u64 = 1 << 20;
+        let whole = [(4, 2 * MIB, 2), (8, MIB, 4), (32, MIB / 4, 2), (6, MIB, 1), (1, 6 * MIB, 1)];
+        for (cells, cell_len, alpha) in whole.into_iter().chain([(4, 3 * MIB / 2, 2)]) {
+            let layout = Layout::new(cells * cell_len, cell_len, alpha).unwrap();
+            let stripe = layout.full_stripe(2, 2);
+            let units = stripe.checksum_units(0);
+            let positions = |unit: u64| layout.positions_of(Span::new(unit * MIB, (unit + 1) * MIB));
+            for (one, other) in (0..units).flat_map(|one| (0..units).map(move |other| (one, other))) {
+                let meet = positions(one).iter().any(|a| positions(other).iter().any(|b| !a.intersect(*b).is_empty()));
+                assert!(!meet || stripe.unit_group(one) == stripe.unit_group(other), "{cell_len} {alpha}: {one} and {other}");
             }
         }
     }

@@ -209,6 +209,8 @@ pub struct StripeRecord {
     pub copies: Vec<(u8, PlacedBlock)>,
     /// The CRC32C of each MiB of each block, by index; empty until the stripe has ended.
     pub checksums: Vec<Vec<u32>>,
+    /// By index, of blocks without checksums that were left out of updates in place: the CRC32C of each MiB that no update has changed.
+    pub kept: BTreeMap<u8, Vec<Option<u32>>>,
     /// The corrupt bytes of corrupt blocks, by index and copy. A corrupt block without an entry is corrupt as a whole.
     pub corrupt: BTreeMap<(u8, u8), Vec<Span>>,
     /// Whether its put was acknowledged before all its blocks were durable: the missing blocks are on their way or will
@@ -231,6 +233,27 @@ impl StripeRecord {
     pub fn checksums_of(&self, index: u8) -> Option<&[u32]> {
         let recorded = self.checksums.get(usize::from(index)).map(Vec::as_slice);
         recorded.filter(|recorded| !recorded.is_empty() || self.layout.block_len(index.into()) == 0)
+    }
+
+    /// What is known of the CRC32C of each MiB of a block: all if they are recorded, else what is kept. Empty: nothing.
+    pub fn known_units(&self, index: u8) -> Vec<Option<u32>> {
+        match self.checksums_of(index) {
+            Some(recorded) => recorded.iter().copied().map(Some).collect(),
+            None => self.kept.get(&index).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// What is [kept](Self::kept) of a copy that is missing.
+    pub fn kept_of(&self, index: u8, copy: u8) -> Option<&[Option<u32>]> {
+        let is_missing = self.find(index, copy).is_some_and(|placed| placed.state == BlockState::Missing);
+        self.kept.get(&index).filter(|_| is_missing).map(Vec::as_slice)
+    }
+
+    /// Whether this generation may be an earlier one of a block that is missing at the same node, with bytes that are still right.
+    pub fn may_keep(&self, block: BlockId, node: NodeId) -> bool {
+        let placed = self.find(block.index, block.copy).filter(|placed| placed.state == BlockState::Missing);
+        let is_earlier = placed.is_some_and(|placed| placed.home.node == node && placed.generation != block.generation);
+        is_earlier && !self.incomplete && !self.known_units(block.index).is_empty()
     }
 
     /// The home of a block's first copy.

@@ -54,6 +54,38 @@ fn bytes_are_overwritten_in_place_also_while_nodes_die() {
 }
 
 #[test]
+fn a_node_that_missed_a_write_keeps_what_it_did_not_change() {
+    // No other node can take its block.
+    let cluster = Setup::nodes(6).with(&JOURNAL).up();
+    let mut content = bytes(16 * MIB, 7);
+    cluster.put("data", &content, &["--code", "rs(4,2)", "--block-size", "4MiB", "--cell-size", "4MiB"]).ok();
+    let parity = cluster.blocks("data")[5].clone();
+    cluster.take_down(&[&parity.node]);
+    let new = bytes(1000, 8);
+    let file = cluster.write("new", &new);
+    cluster.weft(["write", path(&file), "data", "--offset", "1048600"]).ok();
+    content[1_048_600..][..new.len()].copy_from_slice(&new);
+    cluster.expect("data", &content, &[]);
+    assert_ne!(cluster.blocks("data")[5].state, "ok");
+
+    cluster.up().ok();
+    let repaired = cluster.json(&["repair", "object", "data"]);
+    let kept = format!("kept_bytes={}", 3 * MIB);
+    assert!(cluster.log("coordinator").contains(&kept), "{}", cluster.log("coordinator"));
+    assert_eq!(repaired["bytes_moved"], 4 * MIB, "one MiB of each of four blocks: {repaired}");
+    let rebuilt = cluster.blocks("data")[5].clone();
+    assert_eq!((rebuilt.state.as_str(), &rebuilt.node), ("ok", &parity.node));
+    assert!(rebuilt.generation > parity.generation);
+
+    // It is what the others say, and helps to read what they lack.
+    let scrub = cluster.json(&["scrub"]);
+    assert_eq!(scrub["state"], "done", "{scrub}");
+    let others: Vec<String> = cluster.blocks("data")[..2].iter().map(|block| block.node.clone()).collect();
+    cluster.take_down(&others.iter().map(String::as_str).collect::<Vec<_>>());
+    cluster.expect("data", &content, &[]);
+}
+
+#[test]
 fn an_interrupted_write_says_what_is_written() {
     let cluster = Setup::nodes(6).with(&JOURNAL).up();
     let mut content = bytes(4 * MIB, 3);

@@ -194,6 +194,7 @@ impl StripeEnd {
             failure_domain: request.failure_domain,
             purpose: Purpose::Put(request.upload),
             avoid,
+            silent: BTreeSet::new(),
             resumes_max: request.resumes_max,
             disk_reserve_bytes: request.disk_reserve_bytes,
             kept: Share::NONE,

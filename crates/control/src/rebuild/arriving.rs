@@ -4,7 +4,10 @@ use crate::{
     run::{End, Report},
     view::{Standing, View},
 };
-use weft_types::{BlockId, Home, PlacedBlock, Span, StripeRecord};
+use weft_types::{BlockId, Home, PAGE_LEN, PlacedBlock, Span, StripeRecord};
+
+/// The most ranges of positions that the first plan brings of a block that is kept in part: each is a lane.
+const RANGES_MAX: usize = 32;
 
 /// A block to rebuild.
 #[derive(Debug, Clone)]
@@ -28,6 +31,15 @@ pub struct RebuiltBlock {
     pub checksums: Vec<u32>,
 }
 
+/// What a node has kept of a lost block for a new generation of it.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    /// Positions that are there.
+    pub arrived: Vec<Span>,
+    /// If all are: the CRC32C of each MiB of the block, which is durable.
+    pub checksums: Option<Vec<u32>>,
+}
+
 /// A new block that is being written.
 #[derive(Debug, Clone)]
 pub struct Arriving {
@@ -37,6 +49,8 @@ pub struct Arriving {
     pub home: Home,
     /// The checksums that it must have, if recorded.
     pub expected: Option<Vec<u32>>,
+    /// If they are not: those of each MiB that are known.
+    pub known: Vec<Option<u32>>,
     /// The positions that are missing.
     pub missing: Vec<Span>,
     /// Its checksums, once it is durable.
@@ -48,7 +62,7 @@ impl Arriving {
     pub(super) fn take(&mut self, report: &Report, whole: Span) {
         if let Some(stored) = report.stored(self.block, self.home.node) {
             // The agent compares the checksums too; this is a second check.
-            if self.expected.as_ref().is_none_or(|expected| *expected == stored.checksums) {
+            if self.is_right(&stored.checksums) {
                 self.durable = Some(stored.checksums.clone());
                 self.missing.clear();
             }
@@ -64,6 +78,26 @@ impl Arriving {
         }
     }
 
+    /// Whether these can be its checksums.
+    fn is_right(&self, checksums: &[u32]) -> bool {
+        let is_known = |(known, unit): (&Option<u32>, &u32)| known.is_none_or(|known| known == *unit);
+        let is_as_known = self.known.is_empty() || self.known.len() == checksums.len();
+        let is_expected = self.expected.as_ref().is_none_or(|expected| expected == checksums);
+        is_expected && is_as_known && self.known.iter().zip(checksums).all(is_known)
+    }
+
+    /// Its home has kept this of the lost block. Returns whether that can be; `whole`: all positions of the block.
+    pub(super) fn keep(&mut self, kept: &Kept, whole: Span) -> bool {
+        let missing = whole.subtract(&kept.arrived);
+        match &kept.checksums {
+            Some(checksums) if self.is_right(checksums) => (self.missing, self.durable) = (Vec::new(), Some(checksums.clone())),
+            // What is there already is received, and not written again.
+            None if !missing.is_empty() => self.missing = if is_short(&missing, whole) { missing } else { vec![whole] },
+            _ => return false,
+        }
+        true
+    }
+
     /// Whether its node failed or stored other bytes.
     pub(super) fn is_dead(&self, report: &Report) -> bool {
         let end = report.nodes.get(&self.home.node).and_then(|node| node.end.as_ref());
@@ -74,6 +108,12 @@ impl Arriving {
     pub(super) fn rebuilt(&self) -> Option<RebuiltBlock> {
         Some(RebuiltBlock { block: self.block, home: self.home, checksums: self.durable.clone()? })
     }
+}
+
+/// Whether a plan can leave out all but these positions: few ranges, of whole pages.
+fn is_short(missing: &[Span], whole: Span) -> bool {
+    let is_paged = |at: u64| at.is_multiple_of(PAGE_LEN) || at == whole.end;
+    missing.len() <= RANGES_MAX && missing.iter().all(|span| is_paged(span.start) && is_paged(span.end))
 }
 
 /// The requested blocks of a stripe or, without a request, those that are lost, wholly or in part; with their expected
@@ -118,7 +158,7 @@ pub(super) mod tests {
     pub(crate) fn arriving_at(node: u32) -> Vec<Arriving> {
         let block = BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 2 };
         let home = Home { node: NodeId(node), disk: DiskNumber(1) };
-        vec![Arriving { block, home, expected: None, missing: Vec::new(), durable: None }]
+        vec![Arriving { block, home, expected: None, known: Vec::new(), missing: Vec::new(), durable: None }]
     }
 
     #[test]
@@ -136,6 +176,24 @@ pub(super) mod tests {
         assert_eq!(told(9, 8, &mut new), None, "it has other bytes");
         assert_eq!(told(9, 7, &mut new), Some(vec![7]));
         assert_eq!(new.rebuilt().map(|it| it.home.node), Some(NodeId(9)));
+    }
+
+    #[test]
+    fn a_block_must_have_what_is_known_of_it() {
+        let block = || Arriving { known: vec![Some(7), None], ..arriving_at(9).remove(0) };
+        let whole = Span::new(0, 2 << 20);
+        let kept = |arrived: &[Span], checksums: Option<[u32; 2]>| {
+            let mut new = block();
+            let kept = Kept { arrived: arrived.to_vec(), checksums: checksums.map(|all| all.to_vec()) };
+            new.keep(&kept, whole).then_some((new.missing, new.durable))
+        };
+        let first = Span::new(0, 1 << 20);
+        assert_eq!(kept(&[first], None), Some((vec![Span::new(1 << 20, 2 << 20)], None)));
+        assert_eq!(kept(&[], None), Some((vec![whole], None)));
+        assert_eq!(kept(&[Span::new(0, 4097)], None), Some((vec![whole], None)), "a part of a page");
+        assert_eq!(kept(&[whole], Some([7, 8])), Some((vec![], Some(vec![7, 8]))));
+        assert_eq!(kept(&[whole], Some([8, 8])), None, "other bytes");
+        assert_eq!(kept(&[whole], None), None, "all is there, and it is not durable");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) struct Doubts {
     tried: BTreeSet<NodeId>,
     /// The helpers that some of these plans did without.
     cleared: BTreeSet<NodeId>,
+    /// The wrong results: the block's index, and its checksums if it was stored.
+    results: BTreeSet<(u8, Option<Vec<u32>>)>,
     /// Why the blocks that are wrong are left out, once no plan is left to try.
     pub(super) given_up: Option<Error>,
     /// The error of the last plan with a wrong result; `None` if there was none.
@@ -35,6 +37,18 @@ impl Doubts {
         self.cleared.append(&mut self.left_out.clone());
         self.open.extend(helpers.filter(|helper| !self.tried.contains(helper)));
         self.error = Some(error);
+    }
+
+    /// A result of such a plan.
+    pub(super) fn saw(&mut self, index: u8, checksums: Option<Vec<u32>>) {
+        self.results.insert((index, checksums));
+    }
+
+    /// The index of the only wrong block if the same bytes came to several homes, and without each of the helpers, too: none of them changes bytes.
+    pub(super) fn same_everywhere(&self) -> Option<u8> {
+        let mut results = self.results.iter();
+        let (Some((index, Some(_))), None) = (results.next(), results.next()) else { return None };
+        (self.homes.len() > 1 && !self.cleared.is_empty() && self.are_all_cleared()).then_some(*index)
     }
 
     /// Chooses the helpers that the next plan leaves out: as many as it can do without, each once. If none can be left out, all help
@@ -62,7 +76,11 @@ impl Doubts {
     pub(super) fn only_home(&self) -> Option<NodeId> {
         let mut homes = self.homes.iter();
         let (Some(home), None) = (homes.next(), homes.next()) else { return None };
-        self.open.iter().chain(&self.tried).all(|helper| self.cleared.contains(helper)).then_some(*home)
+        self.are_all_cleared().then_some(*home)
+    }
+
+    fn are_all_cleared(&self) -> bool {
+        self.open.iter().chain(&self.tried).all(|helper| self.cleared.contains(helper))
     }
 }
 

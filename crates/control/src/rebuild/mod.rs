@@ -11,6 +11,7 @@
 //!                │               ▼                  │
 //!                └──────── another home ◄───────────┘
 //! ```
+//! Before the plan, the node of a block that was left out of updates keeps what these have not changed (`machine/keep`).
 //! A block that was rebuilt with wrong checksums is rebuilt again at another home, and with other helpers (`doubts`).
 //!
 //! A repair leaves out blocks without a home, and fails if no block has one. A put's rebuild fails if any block has
@@ -27,7 +28,7 @@ mod open;
 mod reading;
 mod state;
 
-pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
+pub use arriving::{Arriving, Kept, Lost, RebuiltBlock, lost_blocks, moved_bytes};
 pub use homes::{BlocksGiven, Destination};
 pub use lease::{Lease, lease_len};
 pub use machine::Rebuild;
@@ -73,6 +74,8 @@ pub struct Request {
     pub purpose: Purpose,
     /// Nodes that get no block, and help only if there is no alternative.
     pub avoid: BTreeSet<NodeId>,
+    /// Nodes that are up and did not answer a moment ago: no block goes back to them for what they still have of it.
+    pub silent: BTreeSet<NodeId>,
     /// How many plans may follow the first.
     pub resumes_max: u32,
     /// Bytes that must stay free on a disk.
@@ -171,6 +174,8 @@ pub enum Event {
     /// Answers [`Action::Allocate`]; [`Reaction::Replan`](weft_types::Reaction::Replan): the node is taken, or the
     /// stripe has changed.
     Allocated(Result<BlockId>),
+    /// Answers [`Action::Keep`]. After an error, it is unknown what the new generation contains.
+    Kept(Result<Kept>),
     /// Answers [`Action::Release`].
     Released,
     /// Answers [`Action::Plan`].
@@ -192,6 +197,11 @@ pub enum Action {
     Resumed(String),
     /// Avoid a node for a while.
     Suspect(NodeId),
+    /// Forget what the metadata has as known of a block that was left out of updates in place: it is wrong.
+    ForgetKept {
+        /// The block's index.
+        index: u8,
+    },
     /// Allocate a new generation of a block; [`Event::Allocated`] answers.
     Allocate {
         /// The block's index.
@@ -200,6 +210,13 @@ pub enum Action {
         copy: u8,
         /// Its new home.
         home: Home,
+    },
+    /// Ask the home of an allocated block to keep what is right of an earlier generation; [`Event::Kept`] answers.
+    Keep {
+        /// The allocated block.
+        block: BlockId,
+        /// What is known of its MiBs. Only these are kept, and only as they are known.
+        units: Vec<Option<u32>>,
     },
     /// Release an allocation; [`Event::Released`] answers.
     Release {

@@ -16,6 +16,8 @@ pub(super) enum State {
         avoid: BTreeSet<NodeId>,
         tried: usize,
     },
+    /// For what its home keeps of this block's earlier generation.
+    Keeping(BlockId),
     Releasing,
     Planning,
     /// For a plan that reads these blocks.

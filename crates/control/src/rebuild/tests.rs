@@ -1,5 +1,6 @@
 //! Rebuilds with a shell that answers as the test says: planning is real; agents and metadata are simulated.
 
+mod keeps;
 mod moves;
 
 use super::{machine::HOMES_MAX, *};
@@ -29,6 +30,7 @@ pub(super) fn request(lost: &[u8]) -> Request {
         failure_domain: FailureDomain::Node,
         purpose: Purpose::Repair,
         avoid: BTreeSet::new(),
+        silent: BTreeSet::new(),
         resumes_max: 8,
         disk_reserve_bytes: 0,
         kept: Share::NONE,
@@ -55,6 +57,8 @@ struct Played {
     asked: Option<Action>,
     said: Vec<String>,
     suspects: Vec<NodeId>,
+    /// The blocks of which what was known is forgotten.
+    forgotten: Vec<u8>,
     ended: Option<Result<Rebuilt>>,
 }
 
@@ -74,6 +78,7 @@ impl Played {
             asked: None,
             said: Vec::new(),
             suspects: Vec::new(),
+            forgotten: Vec::new(),
             ended: None,
         };
         it.on(Event::Begin);
@@ -91,6 +96,7 @@ impl Played {
             match action {
                 Action::Warn(said) | Action::Resumed(said) => self.said.push(said),
                 Action::Suspect(node) => self.suspects.push(node),
+                Action::ForgetKept { index } => self.forgotten.push(index),
                 Action::End(result) => self.ended = Some(result),
                 asks => self.asked = Some(asks),
             }
@@ -104,6 +110,7 @@ impl Played {
     fn well(&mut self) -> &'static str {
         let (what, event) = match self.asked.take().expect("an action is pending") {
             Action::Allocate { index, copy, home } => ("allocate", self.allocated(index, copy, home)),
+            Action::Keep { .. } => ("keep", Event::Kept(Ok(Kept::default()))),
             Action::Release { block, may_be_written } => ("release", self.released(block, may_be_written)),
             Action::Plan(ask) => ("plan", self.planned(&ask)),
             Action::Run(planned) => ("run", Event::Ran(Ok(self.all_done(&planned)))),

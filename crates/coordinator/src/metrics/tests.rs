@@ -73,7 +73,7 @@ async fn status_and_the_list_of_nodes_and_metrics_agree_about_suspect_nodes() {
         let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
         let (link_key, record) = (LinkKey::new([0; 32]), node(id));
         let (host, metrics_address, protocol) = (String::new(), String::new(), 4);
-        let session = Session { link_key, channel, record, host, metrics_address, protocol };
+        let session = Session { link_key, channel, record, host, metrics_address, protocol, registered_ms: 0 };
         // Without disks, an agent is not up.
         let disks = if id == 3 { Vec::new() } else { vec![v1::Disk::default()] };
         shared.members.registered(session, &disks, 0);

@@ -144,7 +144,7 @@ impl Ending<'_> {
 
     async fn allocate(&self, stripe: &StripeRecord, (index, copy): (u8, u8), home: Home) -> Result<BlockId> {
         let (shared, upload, expires_ms) = (self.shared, Some(self.upload.id), self.shared.lease_end_ms());
-        let new = NewRepair { stripe: stripe.id, index, copy, home, upload, expires_ms };
+        let new = NewRepair { stripe: stripe.id, index, copy, home, upload, term: None, expires_ms };
         let block = shared.meta.allocate_repair(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
         shared.members.add_blocks(&[home], stripe.layout.block_len(index.into()));
         Ok(block)

@@ -19,6 +19,7 @@ mod given_up;
 mod healing;
 mod health;
 mod jobs;
+mod kept;
 mod leases;
 mod limits;
 mod links;

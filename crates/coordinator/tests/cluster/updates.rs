@@ -237,34 +237,35 @@ async fn a_read_settles_an_open_stripe_and_two_settles_at_once_are_one() {
 #[tokio::test(start_paused = true)]
 async fn a_block_that_is_not_opened_in_time_is_left_out_and_never_comes_back() {
     let mut cluster = Cluster::new(6).await;
-    cluster.agents[2].asked().updating.hangs_at = Some(Step::Open);
+    cluster.agents[5].asked().updating.hangs_at = Some(Step::Open);
     let error = cluster.open().await.unwrap_err();
     assert!(error.reaction == Reaction::Retry && error.message.contains("1 blocks of the stripe could not be opened"), "{error}");
     let states = cluster.states().await;
     assert_eq!(states.iter().filter(|state| **state == BlockState::Missing).count(), 1);
-    assert_eq!((states[2], cluster.state().await), (BlockState::Missing, Some(TermState::Closed)));
-    assert_eq!(cluster.record().await.checksums_of(2), None);
+    assert_eq!((states[5], cluster.state().await), (BlockState::Missing, Some(TermState::Closed)));
+    assert_eq!(cluster.record().await.checksums_of(5), None);
     // The others are enough.
     let sealed = cluster.open().await.unwrap();
-    assert_eq!(sealed.members, cluster.blocks([0, 1, 3, 4, 5]));
-    let known = cluster.agents[2].known();
-    drop(cluster.agents.remove(2));
+    assert_eq!(sealed.members, cluster.blocks(0..5));
+    let known = cluster.agents[5].known();
+    drop(cluster.agents.remove(5));
     cluster.until_up(5).await;
     known.told().updating.hangs_at = None;
-    let back = FakeAgent::back(&cluster.world, "n3", known).await;
+    let back = FakeAgent::back(&cluster.world, "n6", known).await;
     cluster.until_up(6).await;
     cluster.update(1);
     cluster.read().await.unwrap();
-    assert_eq!(cluster.record().await.blocks[&2].state, BlockState::Missing);
-    let old = cluster.block(2);
+    assert_eq!(cluster.record().await.blocks[&5].state, BlockState::Missing);
+    let old = cluster.block(5);
+    // An update has changed all that it contains.
     cluster.world.until("it removes its old block", async |_| back.asked().removed().concat().contains(&old)).await;
     // What it says of its old block changes nothing.
     let mut member = cluster.world.bare_member().await;
     let epoch = cluster.world.coordinator().epoch();
     let corrupt = v1::CorruptBlock { block: postcard::to_allocvec(&old).unwrap(), len_bytes: 1, ..Default::default() };
-    let heartbeat = v1::HeartbeatRequest { node: 3, epoch, corrupt: vec![corrupt], ..Default::default() };
+    let heartbeat = v1::HeartbeatRequest { node: 6, epoch, corrupt: vec![corrupt], ..Default::default() };
     member.heartbeat(heartbeat).await.unwrap();
-    assert_eq!(cluster.record().await.blocks[&2].state, BlockState::Missing);
+    assert_eq!(cluster.record().await.blocks[&5].state, BlockState::Missing);
 }
 
 #[tokio::test(start_paused = true)]

@@ -148,9 +148,9 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Resu
     Ok(())
 }
 
-/// Writes a stripe's checksums.
+/// Writes a stripe's checksums, and what is known of blocks that have none.
 pub(super) fn set_checksums(tx: &Transaction<'_>, stripe: &StripeRecord) -> Result<()> {
-    let units = packed::pack_checksums(&stripe.checksums)?;
+    let units = packed::pack_units(stripe)?;
     tx.prepare_cached("UPDATE stripes SET units = ?2 WHERE id = ?1")?.execute((stripe.id.0, units))?;
     Ok(())
 }
@@ -263,6 +263,7 @@ impl PackedStripe {
         };
         let (blocks, copies) = packed::unpack_placement(&self.placement)?;
         let layout = packed::unpack_layout(&self.layout)?;
+        let (checksums, kept) = packed::unpack_units(&self.checksums)?;
         if let Some(index) = layout.blocks().find(|index| !blocks.contains_key(index)) {
             return Err(MetaError::Storage(format!("stripe {} lacks block {index}, which is not empty", self.id)));
         }
@@ -279,7 +280,8 @@ impl PackedStripe {
             layout,
             blocks,
             copies,
-            checksums: packed::unpack_checksums(&self.checksums)?,
+            checksums,
+            kept,
             corrupt,
             incomplete,
         })

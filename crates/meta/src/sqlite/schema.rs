@@ -5,7 +5,7 @@ use crate::{MetaError, NewCluster, Result};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 /// Number n of the list makes schema n+1 of schema n. Never change one that was released: add the next.
-const MIGRATIONS: [&str; 22] = [
+const MIGRATIONS: [&str; 23] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -28,29 +28,31 @@ const MIGRATIONS: [&str; 22] = [
     include_str!("schema_20.sql"),
     include_str!("schema_21.sql"),
     include_str!("schema_22.sql"),
+    include_str!("schema_23.sql"),
 ];
 
 /// The newest schema that this build reads.
 pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
-/// Migrates the database to [`SCHEMA`]. Fails if its schema is newer.
+/// Migrates the database to [`SCHEMA`], in one transaction. Fails if its schema is newer.
 pub(super) fn migrate(connection: &mut Connection) -> Result<()> {
-    let found = version(connection)?;
+    if version(connection)? == SCHEMA {
+        return Ok(());
+    }
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have migrated it first.
+    let found = version(&tx)?;
     if found > SCHEMA {
         return Err(MetaError::NewerSchema { found, known: SCHEMA });
     }
-    for (number, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
-        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        tx.execute_batch("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL) STRICT")?;
-        // Another process may have migrated it first.
-        if version(&tx)? < number {
-            tx.execute_batch(sql)?;
-            tx.execute("DELETE FROM schema_version", [])?;
-            tx.execute("INSERT INTO schema_version VALUES (?1)", [number])?;
-            tracing::info!(schema = number, "migrated the metadata to a new schema");
-        }
-        tx.commit()?;
+    tx.execute_batch("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL) STRICT")?;
+    for sql in MIGRATIONS.iter().skip(found as usize) {
+        tx.execute_batch(sql)?;
     }
+    tx.execute("DELETE FROM schema_version", [])?;
+    tx.execute("INSERT INTO schema_version VALUES (?1)", [SCHEMA])?;
+    tx.commit()?;
+    tracing::info!(from = found, to = SCHEMA, "migrated the metadata to a new schema");
     Ok(())
 }
 

@@ -51,6 +51,10 @@ impl UpdateMeta for SqliteMeta {
         self.write(epoch, move |tx| terms::closed(tx, stripe, term, &blocks)).await
     }
 
+    async fn forget_kept(&self, epoch: Epoch, stripe: StripeId, term: u64, index: u8) -> Result<bool> {
+        self.write(epoch, move |tx| blocks::forget_kept(tx, stripe, term, index)).await
+    }
+
     async fn mark_found(&self, epoch: Epoch, block: BlockId, bad: Bad, planned: Option<Seq>) -> Result<Marked> {
         self.write(epoch, move |tx| blocks::mark_found(tx, block, bad, planned.as_ref())).await
     }

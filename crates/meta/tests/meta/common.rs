@@ -385,6 +385,7 @@ impl Model {
                 blocks,
                 copies,
                 checksums: vec![],
+                kept: BTreeMap::new(),
                 corrupt: BTreeMap::new(),
                 incomplete: false,
             },
@@ -684,7 +685,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             };
             let (index, expires_ms) = (random.random_range(0..4), random.random_range(100..300));
             let copy = if random.random_bool(0.6) { 0 } else { random.random_range(1..3) };
-            Op::Allocate(NewRepair { stripe: stripe.id, index, copy, home: homes[0], upload, expires_ms })
+            Op::Allocate(NewRepair { stripe: stripe.id, index, copy, home: homes[0], upload, term: None, expires_ms })
         }
         (85..92, _) if !model.allocations.is_empty() => {
             let all: Vec<&Allocation> = model.allocations.values().collect();

@@ -11,7 +11,7 @@ use weft_types::{
     UploadId,
 };
 
-/// Turns a database of schema 22 into one of schema 21, in which jobs have no estimates.
+/// Turns a database of schema 23 into one of schema 21, in which jobs have no estimates.
 macro_rules! back_to_schema_21 {
     () => {
         "
@@ -25,7 +25,7 @@ macro_rules! back_to_schema_21 {
 }
 pub(crate) const BACK_TO_SCHEMA_21: &str = back_to_schema_21!();
 
-/// Turns a database of schema 22 into one of schema 11, in which a node is up or down, and nothing says since when.
+/// Turns a database of schema 23 into one of schema 11, in which a node is up or down, and nothing says since when.
 macro_rules! back_to_schema_11 {
     () => {
         concat!(
@@ -57,7 +57,7 @@ macro_rules! back_to_schema_11 {
 }
 pub(crate) const BACK_TO_SCHEMA_11: &str = back_to_schema_11!();
 
-/// Turns a database of schema 22 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
+/// Turns a database of schema 23 into one of schema 10, in which a put's key is a number of 64 bits: here -2.
 pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
     back_to_schema_11!(),
     "
@@ -67,7 +67,7 @@ pub(crate) const BACK_TO_SCHEMA_10: &str = concat!(
     UPDATE schema_version SET version = 10;"
 );
 
-/// Turns a database of schema 22 into one of schema 9, which has no reasons for garbage.
+/// Turns a database of schema 23 into one of schema 9, which has no reasons for garbage.
 pub(crate) const BACK_TO_SCHEMA_9: &str = concat!(
     back_to_schema_11!(),
     "
@@ -206,7 +206,8 @@ async fn a_copy_is_lost_and_rebuilt_like_any_block() {
     assert_eq!((stripe.blocks[&1].state, stripe.find(1, 1).unwrap().state), (BlockState::Ok, BlockState::Missing));
     assert_eq!((stripe.corrupt_bytes(0), stripe.corrupt_of(0, 1)), (&[][..], &[Span::new(0, 4096)][..]));
 
-    let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
+    let new =
+        |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, term: None, expires_ms: 1000 };
     let conflict = meta.allocate_repair(epoch, new(1, 1, 4)).await.unwrap_err();
     assert!(conflict.to_string().contains("n4, which has block 0 of it"), "a node takes one block or copy: {conflict}");
     let rebuilt = meta.allocate_repair(epoch, new(1, 1, 6)).await.unwrap();
@@ -237,7 +238,8 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     let earlier = vec![block(id, 0, 0, 1), block(id, 1, 0, 1), block(id, 2, 0, 1)];
     assert!(matches!(meta.drop_copies(epoch, id, earlier, 1).await, Err(MetaError::Conflict(_))), "a missing copy would be kept");
     // A repair of a copy that was dropped during the repair comes too late.
-    let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
+    let new =
+        |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, term: None, expires_ms: 1000 };
     let late = meta.allocate_repair(epoch, new(1, 0, 6)).await.unwrap();
     meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap();
     assert!(meta.commit_repair(epoch, late, 1, vec![2], 1).await.unwrap_err().to_string().contains("dropped during the repair"));
@@ -281,7 +283,7 @@ async fn copies_stay_while_a_block_that_has_none_is_not_good() {
     let before = meta.stripe(id).await.unwrap();
     assert_eq!((before.copies.len(), garbage_of(&meta, NodeId(4), 9).await.len()), (2, 0));
     // With no copies left, the call drops nothing and succeeds.
-    let rebuilt = NewRepair { stripe: id, index: 2, copy: 0, home: home(6), upload: None, expires_ms: 1000 };
+    let rebuilt = NewRepair { stripe: id, index: 2, copy: 0, home: home(6), upload: None, term: None, expires_ms: 1000 };
     let rebuilt = meta.allocate_repair(epoch, rebuilt).await.unwrap();
     meta.commit_repair(epoch, rebuilt, 1, vec![3], 1).await.unwrap();
     let keep = vec![keep[0], keep[1], rebuilt];

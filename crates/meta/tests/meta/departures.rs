@@ -55,7 +55,7 @@ async fn a_node_is_removed_only_if_nothing_holds_it() {
     meta.mark_block(epoch, block, weft_types::BlockState::Missing).await.unwrap();
     conflict(remove(&meta, epoch, NodeId(1)).await, "n1 got blocks");
 
-    let rebuild = NewRepair { stripe: stripe.id, index: 0, copy: 0, home: home(6), upload: None, expires_ms: 5 };
+    let rebuild = NewRepair { stripe: stripe.id, index: 0, copy: 0, home: home(6), upload: None, term: None, expires_ms: 5 };
     take_down(&meta, epoch, 6).await;
     let rebuilt = meta.allocate_repair(epoch, rebuild).await.unwrap();
     conflict(remove(&meta, epoch, NodeId(6)).await, "and 1 on their way");
@@ -118,7 +118,7 @@ async fn nothing_is_allocated_on_what_was_removed_since_it_was_chosen() {
     let stripe = put(&meta, epoch).await;
     take_down(&meta, epoch, 7).await;
     remove(&meta, epoch, NOBODY).await.unwrap();
-    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, expires_ms: 5 };
+    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, term: None, expires_ms: 5 };
     closed(meta.allocate_repair(epoch, repair).await, 7, "n7 or its disk was removed");
     let layout = StripeLayout { layout: new_put().layout, k: 2, m: 1, data_len: 2 << 20 };
     let homes = |last: Home| vec![NewStripe { number: 0, layout, homes: vec![home(4), home(5), last] }];
@@ -135,7 +135,7 @@ async fn nothing_is_allocated_on_what_was_removed_since_it_was_chosen() {
 async fn nothing_is_allocated_on_a_disk_that_is_being_replaced() {
     let (_dir, meta, epoch) = fresh().await;
     let stripe = put(&meta, epoch).await;
-    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, expires_ms: 5 };
+    let repair = NewRepair { stripe: stripe.id, index: 2, copy: 0, home: home(7), upload: None, term: None, expires_ms: 5 };
     let layout = StripeLayout { layout: new_put().layout, k: 2, m: 1, data_len: 2 << 20 };
     let homes = || vec![NewStripe { number: 0, layout, homes: vec![home(4), home(5), home(7)] }];
     meta.retire_disk(epoch, home(7)).await.unwrap();

@@ -27,7 +27,7 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         let new = NewStripe { number: 0, layout, homes: homes.clone() };
         let stripe = meta.allocate_stripes(epoch, upload, vec![new], leftovers_at(1)).await.unwrap().remove(0).id;
         let (index, copy, checksums) = (1, 0, vec![vec![1], vec![2], vec![3]]);
-        let repair = NewRepair { stripe, index, copy, home: home(4), upload: None, expires_ms: 1000 };
+        let repair = NewRepair { stripe, index, copy, home: home(4), upload: None, term: None, expires_ms: 1000 };
         let early = meta.allocate_repair(epoch, repair).await.unwrap_err();
         assert!(matches!(early, MetaError::Conflict(_)), "the put is still writing the stripe: {early}");
 

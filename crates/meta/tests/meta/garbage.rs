@@ -38,7 +38,8 @@ async fn each_block_says_why_it_is_garbage() {
     assert_eq!(reasons(&meta).await, BTreeSet::new());
     // A repair that is given up, and one that is committed.
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
-    let repair = |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, expires_ms: 5 };
+    let repair =
+        |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, term: None, expires_ms: 5 };
     let given_up = meta.allocate_repair(epoch, repair(6)).await.unwrap();
     meta.abort_repair(epoch, given_up, 1).await.unwrap();
     assert_eq!(reasons(&meta).await, [(GarbageReason::GivenUp, None)].into());
@@ -108,7 +109,8 @@ async fn allocations_from_before_the_start_become_unexpected_garbage() {
     end(&meta, epoch, ended, &stripe, &[]).await.unwrap();
     let (running, _) = begun(&meta, epoch, 1, 0).await;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
-    let repair = |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, expires_ms: 5 };
+    let repair =
+        |node| NewRepair { stripe: first.id, index: 2, copy: 0, home: home(node), upload: None, term: None, expires_ms: 5 };
     let expiring = meta.allocate_repair(epoch, repair(6)).await.unwrap();
     let aborted = meta.allocate_repair(epoch, repair(6)).await.unwrap();
     drop(meta);

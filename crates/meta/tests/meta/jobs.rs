@@ -225,7 +225,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(22));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(23));
 }
 
 #[tokio::test]

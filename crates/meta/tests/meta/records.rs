@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1, auto_repair: true };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 22 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 23 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -410,7 +410,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
 
     let ask = async |index, node| {
-        let new = NewRepair { stripe, index, copy: 0, home: home(node), upload: None, expires_ms: 1000 };
+        let new = NewRepair { stripe, index, copy: 0, home: home(node), upload: None, term: None, expires_ms: 1000 };
         meta.allocate_repair(epoch, new).await
     };
     let conflict = |error: MetaError, says: &str| {

@@ -198,7 +198,8 @@ async fn closed_rows_are_forgotten_after_a_while_and_the_term_still_rises() {
 async fn blocks_that_do_not_take_part_are_fenced_and_what_they_become_is_accepted() {
     let world = World::new(1).await;
     let members: Vec<BlockId> = (0..3).map(|index| world.block(index)).collect();
-    let spare = NewRepair { stripe: world.stripe, index: 3, copy: 0, home: home(7), upload: None, expires_ms: 1 << 40 };
+    let spare =
+        NewRepair { stripe: world.stripe, index: 3, copy: 0, home: home(7), upload: None, term: None, expires_ms: 1 << 40 };
     let rebuilding = world.meta.allocate_repair(world.epoch, spare).await.unwrap();
     world.open_with(&members).await;
     let record = world.record().await;
@@ -240,6 +241,90 @@ async fn blocks_that_do_not_take_part_are_fenced_and_what_they_become_is_accepte
 }
 
 #[tokio::test]
+async fn what_updates_have_not_changed_of_a_block_that_was_left_out_stays_known() {
+    let world = World::new(1).await;
+    let members: Vec<BlockId> = (0..3).map(|index| world.block(index)).collect();
+    world.open_with(&members).await;
+    let term = world.seal(&members, 1).await;
+    let record = world.settle(&term, 0).await;
+    let known = [Some(sums(3, 0)[0])];
+    assert_eq!((record.checksums_of(3), record.kept_of(3, 0)), (None, Some(&known[..])));
+    assert_eq!(world.record().await, record);
+    assert!(record.may_keep(world.block(3), NodeId(4)), "its old file is needed");
+    assert!(!record.may_keep(world.block(3), NodeId(3)) && !record.may_keep(world.block(2), NodeId(3)));
+    let own = NewRepair { stripe: world.stripe, index: 3, copy: 0, home: home(4), upload: None, term: None, expires_ms: 1 << 40 };
+    let (block, old) = (world.meta.allocate_repair(world.epoch, own).await.unwrap(), record.blocks[&3].generation);
+    let error = world.meta.commit_repair(world.epoch, block, old, sums(3, 1), LATER_MS).await.unwrap_err();
+    assert!(matches!(&error, MetaError::Refused(said) if said.contains("checksums")), "{error}");
+    let whole = world.meta.commit_repair(world.epoch, block, old, sums(3, 0), LATER_MS).await.unwrap();
+    assert_eq!((whole.checksums_of(3), whole.kept.len()), (Some(&sums(3, 0)[..]), 0));
+    assert_eq!(world.record().await, whole);
+    assert!(!whole.may_keep(world.block(3), NodeId(4)), "it is rebuilt");
+
+    // An update of the same MiB.
+    world.meta.blocks_closed(world.epoch, world.stripe, term.term, members.clone()).await.unwrap();
+    world.open_with(&members).await;
+    let term = world.seal(&members, 2).await;
+    assert_eq!(world.settle(&term, 2).await.kept_of(3, 0), None);
+}
+
+#[tokio::test]
+async fn a_block_is_not_rebuilt_by_what_was_known_before_the_stripe_was_updated_again() {
+    let world = World::new(1).await;
+    let members: Vec<BlockId> = (0..3).map(|index| world.block(index)).collect();
+    world.open_with(&members).await;
+    let term = world.seal(&members, 1).await;
+    let before = world.settle(&term, 0).await;
+    assert!(before.kept_of(3, 0).is_some());
+    world.meta.blocks_closed(world.epoch, world.stripe, term.term, members.clone()).await.unwrap();
+    world.open_with(&members).await;
+    let term = world.seal(&members, 2).await;
+    let now = world.settle(&term, 2).await;
+    assert_eq!(now.kept_of(3, 0), None);
+
+    let planned = |of: &StripeRecord| NewRepair {
+        stripe: world.stripe,
+        index: 3,
+        copy: 0,
+        home: home(4),
+        upload: None,
+        term: Some(of.seq.term()),
+        expires_ms: 1 << 40,
+    };
+    let stale = world.meta.allocate_repair(world.epoch, planned(&before)).await.unwrap_err();
+    assert!(matches!(&stale, MetaError::Conflict(said) if said.contains("was updated since")), "{stale}");
+    // An update after the allocation gives it up.
+    let block = world.meta.allocate_repair(world.epoch, planned(&now)).await.unwrap();
+    world.meta.blocks_closed(world.epoch, world.stripe, term.term, members.clone()).await.unwrap();
+    world.open_with(&members).await;
+    let term = world.seal(&members, 3).await;
+    let old = world.settle(&term, 3).await.blocks[&3].generation;
+    let late = world.meta.commit_repair(world.epoch, block, old, sums(3, 2), LATER_MS).await.unwrap_err();
+    assert!(late.to_string().contains("no longer allocated"), "{late}");
+}
+
+#[tokio::test]
+async fn what_is_known_of_a_block_is_forgotten_only_for_the_term_that_recorded_it() {
+    let world = World::new(1).await;
+    let members: Vec<BlockId> = (0..3).map(|index| world.block(index)).collect();
+    world.open_with(&members).await;
+    let term = world.seal(&members, 1).await;
+    let record = world.settle(&term, 0).await;
+    let planned = record.seq.term();
+    assert!(!world.meta.forget_kept(world.epoch, world.stripe, planned + 1, 3).await.unwrap());
+    assert!(!world.meta.forget_kept(world.epoch, world.stripe, planned, 2).await.unwrap());
+    assert_eq!(world.record().await, record);
+    assert!(world.meta.forget_kept(world.epoch, world.stripe, planned, 3).await.unwrap());
+    assert_eq!(world.record().await, StripeRecord { kept: BTreeMap::new(), ..record.clone() });
+    let (index, term) = (3, Some(planned));
+    let own = NewRepair { stripe: world.stripe, index, copy: 0, home: home(4), upload: None, term, expires_ms: 1 << 40 };
+    let block = world.meta.allocate_repair(world.epoch, own).await.unwrap();
+    let old = record.blocks[&3].generation;
+    let whole = world.meta.commit_repair(world.epoch, block, old, sums(3, 1), LATER_MS).await.unwrap();
+    assert_eq!(whole.checksums_of(3), Some(&sums(3, 1)[..]));
+}
+
+#[tokio::test]
 async fn a_copy_keeps_the_checksums_of_its_block_known() {
     let world = World::new(2).await;
     let copy = |index| BlockId { copy: 1, ..world.block(index) };
@@ -268,7 +353,8 @@ async fn nothing_else_changes_a_stripe_that_is_open() {
         }
         let before = world.all().await;
         let (meta, epoch) = (&world.meta, world.epoch);
-        let repair = NewRepair { stripe: world.stripe, index: 3, copy: 0, home: home(7), upload: None, expires_ms: 1 << 40 };
+        let repair =
+            NewRepair { stripe: world.stripe, index: 3, copy: 0, home: home(7), upload: None, term: None, expires_ms: 1 << 40 };
         world.conflicts(&before, meta.allocate_repair(epoch, repair).await, "open for updates").await;
         let kept = (0..4).map(|index| world.block(index)).collect();
         world.conflicts(&before, meta.drop_copies(epoch, world.stripe, kept, LATER_MS).await, "open for updates").await;

@@ -25,6 +25,7 @@ fn stripe(code: &SharedCode, id: u64, copies: u8) -> StripeRecord {
         blocks: (0..=u8::MAX).zip((1..=n).map(|node| place(node, 0))).collect(),
         copies: (1..=copies).map(|copy| (0, place(n + u32::from(copy), copy))).collect(),
         checksums: Vec::new(),
+        kept: Default::default(),
         corrupt: Default::default(),
         incomplete: false,
     }

@@ -1,0 +1,2 @@
+-- Schema 23: `units` of `stripes` may be of version 2, with what is known of blocks that were left out of updates in place. No column changes; earlier
+-- versions cannot read such stripes, so they must refuse the database.
