@@ -66,6 +66,15 @@ pub enum Again {
     MadeWay,
 }
 
+impl Again {
+    /// Of a pass that has skipped items because they had changed, and has done so many others. If it has done no more than it has skipped, the
+    /// next pass is a further attempt: otherwise a job would go on for as long as its items change.
+    #[must_use]
+    pub fn after_skips(self, skipped: u64, done: u64) -> Self {
+        if skipped < done { self } else { self.min(Self::Perhaps) }
+    }
+}
+
 /// The result of writing to the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {

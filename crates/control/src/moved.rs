@@ -58,7 +58,8 @@ pub fn judge(owner: &MemberStatus, disk: &DiskRecord, claim: Claim<'_>, down_aft
     if copy && !owner.up {
         return Err(format!(
             "{belongs}, and both nodes have had it at the same time: one of the two is a copy; take that out of `disks` in the settings of its \
-             agent, and start both agents"
+             agent, and start both agents; if {name} is gone for good and this is the disk itself, restart the agent of {node} without it, and \
+             then with it again"
         ));
     }
     if !owner.up && owner.record.state == NodeState::Up {
@@ -217,6 +218,7 @@ mod tests {
         for state in [NodeState::Up, NodeState::Down, NodeState::Lost] {
             let why = judged(&owner(Some((state, 60)), true)).unwrap_err();
             assert!(why.contains("one of the two is a copy"), "{why}");
+            assert!(why.ends_with("restart the agent of node-5 without it, and then with it again"), "{why}");
         }
         assert!(judged(&up).unwrap_err().contains("which is up and lists it"));
         assert!(judged(&owner(None, false)).is_ok(), "it registered without the disk");

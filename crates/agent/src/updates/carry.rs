@@ -27,9 +27,9 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 impl Hub {
     /// Sends the deltas of an update over a route, and the messages, without them, straight to their blocks.
     pub(crate) fn carry(&self, from: BlockId, id: UpdateId, route: Route, mut messages: BTreeMap<BlockId, (Message, Pieces)>) {
-        let route = with_slices(route);
         let mut pieces = Pieces::new();
         messages.values().for_each(|(_, own)| pieces.extend(own.clone()));
+        let route = with_slices(route, bytes_of(&pieces) as u64);
         let part = |(stream, piece): (&u8, &Arc<weft_updater::Piece>)| LoadPart {
             stream: *stream,
             start: piece.start,
@@ -224,11 +224,10 @@ impl Hub {
     }
 }
 
-/// A route with slices that are as long as they are sent.
-pub(super) fn with_slices(route: Route) -> Route {
-    // Sent in turn, a slice is all that there is.
-    let slice_len = if route.in_turn { route.slice_len } else { route.slice_len.min(SLICE_LEN_MAX) };
-    Route { slice_len, ..route }
+/// The route of so many bytes, with slices that are as long as they are sent. A longer slice that is all bytes is passed on when all of it is there.
+pub(super) fn with_slices(route: Route, bytes: u64) -> Route {
+    let is_one_slice = route.slice_len > SLICE_LEN_MAX && bytes <= u64::from(route.slice_len);
+    Route { slice_len: route.slice_len.min(SLICE_LEN_MAX), in_turn: route.in_turn || is_one_slice, ..route }
 }
 
 /// Sends a load to these blocks, one after another.

@@ -90,10 +90,10 @@ impl Hub {
     /// messages where they arrive.
     pub(super) fn departing(&self, (from, id): (BlockId, UpdateId), route: &Route, new: &Pieces) -> Option<(u64, TakeParts)> {
         let is_worth_it = new.len() == 1 && super::bytes_of(new) as u64 >= EARLY_LOAD_MIN;
+        let route = super::carry::with_slices(route.clone(), super::bytes_of(new) as u64);
         if !is_worth_it || route.in_turn || route.check(from).is_err() {
             return None;
         }
-        let route = super::carry::with_slices(route.clone());
         let slice_len = u64::from(route.slice_len);
         let part_len = (DEPARTING_BYTES / slice_len).max(1) * slice_len;
         let (hub, mut load): (_, Option<Arc<Load>>) = (self.me.clone(), None);

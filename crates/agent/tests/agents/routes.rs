@@ -125,6 +125,11 @@ async fn a_star_in_turn_sends_to_one_node_after_another() {
     let (told, time) = run(&mut updated, vec![part(0, 0, LEN, 2)], star).await;
     assert_eq!(told, Told::Committed);
     assert!(time > WHOLE && time < WHOLE.mul_f64(1.3), "{time:?} for {WHOLE:?} on each link");
+    // A path with one long slice for all of it.
+    let path = Route { slice_len: 2 * MIB as u32, ..route(&updated.stripe, &PIPELINE) };
+    let (told, time) = run(&mut updated, vec![part(0, 0, LEN, 4)], path).await;
+    assert_eq!(told, Told::Committed);
+    assert!(time > WHOLE * 3 && time < WHOLE.mul_f64(3.3), "{time:?} for {WHOLE:?} on each link");
     // A relay has everything before it sends.
     let way = Route { in_turn: true, ..route(&updated.stripe, &[(0, 2), (2, 3), (2, 4)]) };
     let (told, time) = run(&mut updated, vec![part(0, 0, LEN, 3)], way).await;

@@ -34,7 +34,7 @@ pub(super) struct Balance {
     /// Start the job and return
     #[arg(long)]
     no_wait: bool,
-    /// Show how full disks are before and after, what would move where and how long the links need for it, and do nothing
+    /// Show how full disks are before and after, what would move where and how long links and disks need for it, and do nothing
     #[arg(long, conflicts_with = "no_wait")]
     explain: bool,
 }
@@ -52,11 +52,11 @@ struct Plan {
     bytes: u64,
     /// What would have to move at least to make all disks even.
     least_bytes: u64,
-    /// How long the busiest link needs, at the rates that are known.
+    /// How long the busiest link, or the busiest disks, need, at the rates that are known.
     seconds: f64,
     /// The limit on repair that is in force; null: none.
     limit: Option<String>,
-    /// How long the busiest link needs under it; null: there is no limit.
+    /// How long the busiest link, or the busiest disks, need under it; null: there is no limit.
     limited_seconds: Option<f64>,
 }
 
@@ -184,7 +184,7 @@ impl Plan {
         }
         let _ = write!(
             text,
-            "{} ({}) would move; the links need {:.1} s or more for that",
+            "{} ({}) would move; links and disks need {:.1} s or more for that",
             counted(self.blocks, "block"),
             human_bytes(self.bytes),
             self.seconds
@@ -224,7 +224,7 @@ mod tests {
         };
         let text = Plan::from(plan.clone()).text();
         assert!(text.contains("a     /d        1000 B  300 B  30.0 %  200 B  20.0 %"), "{text}");
-        assert!(text.ends_with("2 blocks (100 B) would move; the links need 1.2 s or more for that"), "{text}");
+        assert!(text.ends_with("2 blocks (100 B) would move; links and disks need 1.2 s or more for that"), "{text}");
         let moves = "from  disk  to  disk  blocks  bytes\na     /d    b   /d         2  100 B\n";
         assert!(text.contains(&format!("{moves}\n2 blocks")), "{text}");
         let many = Plan::from(api::BalancePlan { further_moves: 7, ..plan.clone() }).text();

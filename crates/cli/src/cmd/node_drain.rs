@@ -80,7 +80,7 @@ pub(super) struct How {
     /// Return at once; `weft status` shows the progress
     #[arg(long)]
     no_wait: bool,
-    /// Show what would move, how and where to, how full the nodes are before and after, how long the links need for it, and what speaks
+    /// Show what would move, how and where to, how full the nodes are before and after, how long links and disks need for it, and what speaks
     /// against it; do nothing
     #[arg(long, conflicts_with_all = ["cancel", "force", "no_wait"])]
     explain: bool,

@@ -73,7 +73,8 @@ pub(super) struct Write {
     /// Seed of random paths and of the tabu search
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Bytes that are sent at once, a multiple of 4 KiB; or auto: the size predicted to be fastest
+    /// Bytes that are sent at once: a multiple of 4 KiB and at most 1 MiB, or all bytes of the update; or auto: the size predicted to be
+    /// fastest
     #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
     slice_size: AutoSize,
     /// How long each update may take, with all repetitions; and how long to wait for another command that appends

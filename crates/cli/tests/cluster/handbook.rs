@@ -51,7 +51,11 @@ fn commands(page: &str) -> String {
 /// Runs the commands of the index, which make the cluster, and then those of a page. Each must succeed.
 fn walk(page: &str) {
     let cluster = Cluster::new(&[("WEFT_COORDINATOR_AUTO_REPAIR", "true"), ("WEFT_COORDINATOR_DOWN_AFTER_MS", "4000")]);
-    let script = cluster.write("walk", (commands("README.md") + &commands(page)).as_bytes());
+    // After a change of disks, stripes are counted again for a moment.
+    let status = "for try in $(seq 50); do weft status && break; test $try -lt 50; sleep 0.2; done";
+    let lines = commands("README.md") + &commands(page);
+    let lines: Vec<&str> = lines.lines().map(|line| if line == "weft status" { status } else { line }).collect();
+    let script = cluster.write("walk", (lines.join("\n") + "\n").as_bytes());
     let program = PathBuf::from(weft_command().get_program());
     let path = env::join_paths(
         [program.parent().expect("a directory").to_owned()]

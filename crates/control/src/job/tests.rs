@@ -105,6 +105,13 @@ fn postponed_items_are_tried_while_others_complete() {
 }
 
 #[test]
+fn a_pass_that_skips_no_fewer_items_than_it_does_is_a_further_attempt() {
+    assert_eq!(Again::MadeWay.after_skips(1, 2), Again::MadeWay);
+    assert_eq!([(2, 2), (9, 1)].map(|(skipped, done)| Again::MadeWay.after_skips(skipped, done)), [Again::Perhaps; 2]);
+    assert_eq!(Again::InVain.after_skips(9, 1), Again::InVain);
+}
+
+#[test]
 fn a_paused_job_writes_its_progress_and_counts_again_when_resumed() {
     let mut job = passing(3);
     job.done(10);

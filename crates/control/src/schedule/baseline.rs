@@ -1,6 +1,6 @@
 //! Assignments that see one repair at a time: what the balanced ones are compared with (§5.1).
 
-use super::{Assignment, Candidates, Repair};
+use super::repair::{Assignment, Candidates, Repair};
 use rand::{RngCore, seq::SliceRandom};
 use std::collections::BTreeMap;
 

@@ -43,7 +43,7 @@ struct Lab {
 #[derive(Debug, Subcommand)]
 enum Command {
     Testbed(testbed::TestbedCommand),
-    Bench(bench::Bench),
+    Bench(Box<bench::Bench>),
     Reproduce(reproduce::Reproduce),
     Help(Help),
 }

@@ -34,7 +34,7 @@ const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 /// A scheme has the same colour in all figures. The colours suit readers with colour blindness (Okabe and Ito's palette); the baseline
 /// is grey.
-const COLOURS: [(&str, RGBColor); 25] = [
+const COLOURS: [(&str, RGBColor); 39] = [
     ("direct", RGBColor(0x77, 0x77, 0x77)),
     ("conventional", RGBColor(0xd5, 0x5e, 0x00)),
     ("ppr", RGBColor(0xe6, 0x9f, 0x00)),
@@ -60,6 +60,20 @@ const COLOURS: [(&str, RGBColor); 25] = [
     ("mist, by speed", RGBColor(0x00, 0x72, 0xb2)),
     ("mist, slow last", RGBColor(0xd5, 0x5e, 0x00)),
     ("mist, at random", RGBColor(0xe6, 0x9f, 0x00)),
+    ("2 copies, direct", RGBColor(0x56, 0xb4, 0xe9)),
+    ("2 copies, mist", RGBColor(0x00, 0x72, 0xb2)),
+    ("3 copies, direct", RGBColor(0xe6, 0x9f, 0x00)),
+    ("3 copies, mist", RGBColor(0xd5, 0x5e, 0x00)),
+    ("star", RGBColor(0xd5, 0x5e, 0x00)),
+    ("concurrent star", RGBColor(0xe6, 0x9f, 0x00)),
+    ("tree", RGBColor(0xcc, 0x79, 0xa7)),
+    ("auto", RGBColor(0x00, 0x9e, 0x73)),
+    ("path by tabu search", RGBColor(0x00, 0x9e, 0x73)),
+    ("random path", RGBColor(0xe6, 0x9f, 0x00)),
+    ("worst path", RGBColor(0xd5, 0x5e, 0x00)),
+    ("pipeline, one slice", RGBColor(0x56, 0xb4, 0xe9)),
+    ("pipeline, half of the chunk", RGBColor(0x00, 0x9e, 0x73)),
+    ("pipeline, a quarter of the chunk", RGBColor(0x56, 0xb4, 0xe9)),
 ];
 /// The colours of schemes without a fixed one.
 const COLOUR: RGBColor = RGBColor(0x00, 0x72, 0xb2);
@@ -438,4 +452,20 @@ fn smoothed(pixels: &[u8], width: usize) -> Vec<u8> {
 
 fn failed(error: impl std::fmt::Display) -> Error {
     Error::fatal(format!("cannot draw: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::PAPERS, *};
+    use crate::reproduce::cpu_figures;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_schemes_of_a_figure_have_colours_of_their_own() {
+        for figure in PAPERS.into_iter().chain([&cpu_figures::PAPER]).flat_map(|paper| paper.figures) {
+            let colour = |scheme: &&str| COLOURS.iter().find(|(name, _)| name == scheme).map(|(_, it)| (it.0, it.1, it.2));
+            let colours: BTreeSet<_> = figure.schemes.iter().map(colour).collect();
+            assert!(figure.schemes.len() == 1 || colours.len() == figure.schemes.len(), "figure {}: {colours:?}", figure.name);
+        }
+    }
 }

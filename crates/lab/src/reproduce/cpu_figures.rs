@@ -147,7 +147,7 @@ const SLICES: Figure = Figure {
         let mut setups = Vec::new();
         for (label, part) in [(QUARTER, 4), (HALF, 2), (PIPELINE, 1)] {
             let len = scale.block_len / part;
-            let slices = [4, 16, 64, 128, 256, 512, 1024, 4096].map(|kib| kib * KIB).into_iter();
+            let slices = [4, 16, 64, 128, 256, 512, 1024].map(|kib| kib * KIB).into_iter();
             let mut cases: Vec<(Option<String>, Case)> =
                 slices.map(|slice| (Some(ByteSize(slice).to_string()), named(label, PIPELINE, slice))).collect();
             if part == 1 {

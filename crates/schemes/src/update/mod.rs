@@ -27,7 +27,7 @@ use crate::{
 };
 use weft_gf::SparseMatrix;
 use weft_plan::{ChosenPath, Considered, Network, Plan, Sink, Source, WantKind};
-use weft_types::{Error, Party, Result, Span};
+use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Party, Result, Span};
 
 /// A scheme that brings deltas to the nodes that patch their blocks.
 pub trait UpdateScheme: Named {
@@ -121,20 +121,30 @@ pub(crate) fn consider(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Resu
 fn routed(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<(Plan, Vec<ChosenPath>)> {
     request.check()?;
     let (mut vertices, mut turns, mut paths) = (Vertices::default(), Vec::new(), Vec::<ChosenPath>::new());
-    for region in region::cut(request.job, request.prefer)? {
+    let regions = region::cut(request.job, request.prefer)?;
+    let longest = regions.iter().map(|region| region.span.len()).max().unwrap_or(0);
+    let in_turn = scheme.sends_in_turn() || is_one_slice(request, longest);
+    for region in regions {
         let update = update(request, &region, &mut vertices)?;
         let routes = scheme.routes(&update);
         paths.extend(routes.path.clone().filter(|path| !paths.contains(path)));
         let mut lane = LaneBuilder::default();
-        lanes::build(&update, &routes, scheme.sends_in_turn(), &mut lane);
+        lanes::build(&update, &routes, in_turn, &mut lane);
         turns.push(Turn { span: region.span, lanes: vec![lane.finish(request.run.window)?] });
     }
     let mut plan = request.plan(vertices, turns)?;
-    if scheme.sends_in_turn() {
+    if in_turn {
         plan.shape.in_turn = true;
-        plan.binding.slice_len = plan.binding.spans.iter().map(|span| span.len()).max().unwrap_or(plan.binding.slice_len);
+        plan.binding.slice_len = longest.max(1);
     }
     Ok((plan, paths))
+}
+
+/// Whether slices hold all of these positions, and more than a frame: nodes pass on such a slice when it has arrived as a whole. Shorter ones
+/// travel in one frame anyway.
+fn is_one_slice(request: &Request<'_>, positions: u64) -> bool {
+    let slice_len = request.run.slice_len;
+    slice_len >= positions && slice_len.saturating_mul(request.code.alpha() as u64) > FRAME_PAYLOAD_BYTES_MAX as u64
 }
 
 fn update<'a>(request: &'a Request<'a>, region: &Region, vertices: &mut Vertices) -> Result<Update<'a>> {

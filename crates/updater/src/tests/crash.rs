@@ -151,7 +151,9 @@ impl Run {
         }
         let node = world.random.up_to(world.nodes.len() as u64) as usize;
         match world.random.up_to(100) {
-            0..35 => world.call(node, |updater, now| updater.sync(now)),
+            0..20 => world.call(node, |updater, now| updater.sync(now)),
+            // What it has to send is sent before the next step.
+            20..35 => world.call(node, |updater, now| updater.sync_step(now).map(drop)),
             35..41 => world.call(node, |updater, now| updater.tick(now)),
             41..44 => world.call(node, |updater, now| updater.apply(now)),
             44 => self.give_up(node),
