@@ -389,22 +389,6 @@ async fn a_disk_is_measured_by_blocks_that_are_not_in_memory() {
     disks.measure(DiskMode::Pool).await;
     assert_eq!(rate(), 0, "a reader is there");
     drop(turn);
-    forget();
-    // What is in memory is not always there without waiting: the kernel may still be busy with the pages beside it.
-    let mut is_held = false;
-    for _ in 0..100 {
-        for reader in &readers {
-            reader.read_at(3 << 20, &mut [0; 4096]).unwrap();
-        }
-        is_held = readers.iter().all(|reader| reader.read_cached(3 << 20, &mut [0; 4096]).is_some());
-        if is_held {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(is_held);
-    disks.measure(DiskMode::Pool).await;
-    assert_eq!(rate(), 0, "a reader has a part of each block in memory");
     // Whether they can be cold: a file system in memory says nothing of a disk. The kernel may read what is looked for, and does not forget what
     // it still reads, so this takes several attempts.
     let mut can_be_cold = false;
@@ -419,7 +403,6 @@ async fn a_disk_is_measured_by_blocks_that_are_not_in_memory() {
         }
     }
     assert!(rate() > 0 || !can_be_cold);
-    assert!(rate() == 0 || cached() < 6, "what was measured does not stay in memory");
     disks.look(DiskMode::Inline, Duration::from_secs(1)).await;
     let mut reports = disks.report(Duration::from_secs(60));
     assert_eq!(reports[0].bytes_per_s, rate());
