@@ -187,7 +187,7 @@ impl Report {
         let everywhere = "at each disk, uplink and downlink";
         let rate = self.bytes_per_s;
         match (self.percent, self.deadline_in_ms, rate) {
-            (Some(percent), ..) => format!("{percent}% of the measured rate of each uplink and downlink"),
+            (Some(percent), ..) => format!("{percent}% of the measured rate of each uplink, downlink and disk"),
             (None, Some(0), _) => "none, because the deadline has passed".to_owned(),
             (None, Some(ms), Some(rate)) => {
                 format!("{}/s {everywhere} now, to finish in {}", human_bytes(rate), duration(ms))
